@@ -5,7 +5,7 @@ RUN = $(VENV)/bin/python -m
 IN_TWO = -q -n 2 --dist loadfile --no-loadscope-reorder
 QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test test-all test-isa test-oldest test-newest check long lint docs site lock clean
+.PHONY: demo test test-all test-isa test-oldest test-newest check fuzz long lint docs site lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
@@ -30,6 +30,10 @@ test-oldest test-newest: test-%: $(VENV)/installed  ## the tests with the oldest
 
 check: $(VENV)/installed  ## every shipped method keeps the laws: fedray check
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) fedray check all
+
+fuzz: $(VENV)/installed  ## random experiments against code of their own (SEEDS=100, FIRST=0: the first seed)
+	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
+	  $(VENV)/bin/python tests/fuzz/fuzz.py --seeds $(or $(SEEDS),100) $(if $(FIRST),--first $(FIRST))
 
 long: $(VENV)/installed  ## tests that take minutes each
 	$(QUIET) $(RUN) pytest -q -m long

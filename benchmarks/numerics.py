@@ -78,9 +78,10 @@ def compare(method: str, kind: str) -> Numbers:
     import torch
 
     from fedray.runtime.assembly import Assembly
-    from fedray.runtime.conformance import serial, small_experiment, trace
+    from fedray.runtime.conformance import small_experiment
     from fedray.runtime.devices import pick_device
     from fedray.runtime.serial import SerialExecutor
+    from fedray.runtime.traces import serial, trace
     from tests import pretended_device
 
     torch.set_num_threads(1)

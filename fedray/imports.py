@@ -1,5 +1,6 @@
 """Imports of large libraries without garbage collection, which takes a fifth of PyTorch's time."""
 
+import concurrent.futures.thread  # noqa: F401  registers a lock at fork; never in a thread
 import gc
 from importlib import import_module
 

@@ -17,9 +17,10 @@ from fedray.config import Experiment
 from fedray.core import Batch, Client, Downlinks, Total, training
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Subject, Violation, check_equal, trace
+from fedray.runtime.conformance import Subject, check_equal
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.traces import Violation, trace
 from tests.pretended_device import COUNTS, device
 
 ROUNDING = 1e-4

@@ -17,9 +17,10 @@ from fedray.algorithms.prompts.fedotp import transport_plan
 from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
-from fedray.runtime.conformance import Violation, small_experiment
+from fedray.runtime.conformance import small_experiment
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.runtime.traces import Violation
 from tests.device_laws import check_batches, check_device, count_steps
 from tests.pretended_device import COUNTS, MixedDevicesError, device
 

@@ -15,7 +15,7 @@ from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
 from benchmarks.overhead import largest_difference, start
 from fedray.runtime import devices
-from fedray.runtime.conformance import Trace
+from fedray.runtime.traces import Trace
 from tools.originals.federation import State, greatest_difference
 from tools.originals.records import distance
 

@@ -220,7 +220,11 @@ def test_methods_and_the_round_loop_know_no_ray_and_no_files():
         assert files <= {"save"}, module  # Client.save copies
 
 
-NO_METHOD = {("fedray.runtime.cluster", "local"): "a Ray of one's own, in Ray's words"}
+NO_METHOD = {
+    ("fedray.runtime.cluster", "local"): "a Ray of one's own, in Ray's words",
+    ("fedray.runtime.draws", "local"): "a kind of privacy",
+    ("fedray.runtime.relations", "local"): "a kind of privacy",
+}
 """Words of others that are a method's name, too."""
 
 

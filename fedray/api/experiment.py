@@ -14,15 +14,17 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
+    flatten,
     is_record,
     merge,
+    override,
     parents_first,
     read_experiment,
     with_read_plugins,
 )
 from fedray.errors import UserError
 from fedray.plugins import check_unchanged
-from fedray.runtime.resolve import from_tree
+from fedray.runtime.resolve import from_tree, keys_of_user, name_without_effect
 from fedray.storage.claim import prove_writable
 from fedray.storage.copies import check_owner, fetch_missing
 from fedray.storage.entries import check_entries
@@ -59,13 +61,19 @@ class Experiment:
         plugins: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
-        pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
-        pairs = parents_first(pairs)
+        pairs = _pairs(settings, keys)
         places = [plugins] if isinstance(plugins, str | Path) else plugins
         tree = with_read_plugins(
             _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
         )
-        self._resolved = from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
+        self._resolve(tree, [pair for pair in pairs if pair[0] != "plugins"])
+        name_without_effect(self._resolved, keys_of_user(base))
+
+    def _resolve(self, tree: Tree, pairs: list[tuple[str, Any]]) -> None:
+        """Resolve a tree with its plug-ins; keep both, so that `but` can add overrides."""
+        self._tree, self._overrides = tree, pairs
+        pairs = parents_first(pairs)
+        self._resolved = from_tree(tree, pairs, given=flatten(override({}, pairs)))
 
     @property
     def name(self) -> str:
@@ -90,8 +98,16 @@ class Experiment:
         )
 
     def but(self, settings: Mapping[str, Any] | None = None, **keys: Any) -> Experiment:
-        """Return a copy of this experiment with overrides, given as for the class."""
-        return Experiment(self.config, settings, **keys)
+        """Return a copy of this experiment with further overrides, given as for the class.
+
+        The earlier ones stay: `Experiment(base, a).but(b)` is `Experiment(base, {**a, **b})`. So a
+        key of the method stays with another method, which must know it.
+        """
+        pairs = _pairs(settings, keys)
+        copy = object.__new__(Experiment)
+        tree = with_read_plugins(self._tree, pairs)
+        copy._resolve(tree, self._overrides + [pair for pair in pairs if pair[0] != "plugins"])
+        return copy
 
     def train(
         self,
@@ -179,6 +195,10 @@ class Experiment:
         if tracker is not None and executor == "serial":
             tracker.start()  # with Ray, all CPUs are busy until the first round
         return follow(out, rounds, tracker, callbacks=callbacks), tracker
+
+
+def _pairs(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:

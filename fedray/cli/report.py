@@ -110,7 +110,8 @@ class ReportStyle:
     multiple=True,
     default=[HEADLINE],
     show_default=True,
-    help="Metric to report (see fedray ls metrics); repeatable; the first one ranks the rows.",
+    help="Metric to report (see fedray ls metrics); repeatable; the first one ranks the rows "
+    "and chooses the round in which all are read.",
 )
 @click.option(
     "--at",
@@ -147,7 +148,7 @@ def command(
     """
     runs = filter_runs(load_runs(folders, select), wanted)
     metrics = [metric_of(runs, name) for name in dict.fromkeys(names)]
-    groups, notes = group_runs(runs)
+    groups, notes = group_runs(runs, metrics[0].name)
     groups = relabel(groups, labels)
     some_best = any(member.by_seed(metrics[0].name, "best") for member in groups)
     at = at or ("best" if some_best else "final")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -32,7 +33,7 @@ from fedray.command import (
     say_stopped,
 )
 from fedray.config import Experiment, parse_assignments, read_chain
-from fedray.errors import UserError
+from fedray.errors import CodeError, RunFailed, UserError
 from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
 from fedray.storage.claim import prove_writable
@@ -134,8 +135,11 @@ def check_command_line(
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
     """Run one seed after the other, each in its own subfolder; return the exit code.
 
+    A seed on which the method fails does not stop the others.
+
     Raises:
         UserError: if arguments contradict each other or a folder is taken.
+        RunFailed: if all seeds have run and some failed; the message names them.
     """
     if request.experiment is None:
         raise UserError("several seeds need the experiment's name, with --resume too")
@@ -152,6 +156,7 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
         raise UserError(
             f"{taken[0]} already holds a run; go on with --resume {shlex.quote(str(home))}"
         )
+    failed = list[int]()
     for seed in seeds:
         out = seed_folder(home, seed)
         resumes = out in taken
@@ -162,9 +167,18 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
             out=None if resumes else out,
             resume=out if resumes else None,
         )
-        with discard_if_empty(None if request.resume or request.out else home):
-            one_run(one_request)
-    print("\n".join(summary(finished(home, seeds), home)))
+        try:
+            with discard_if_empty(None if request.resume or request.out else home):
+                one_run(one_request)
+        except CodeError as error:
+            failed.append(seed)
+            print(f"seed {seed} failed: {error}", file=sys.stderr, flush=True)
+    if rest := [seed for seed in seeds if seed not in failed]:
+        print("\n".join(summary(finished(home, rest), home)))
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(seeds)} seeds failed: {', '.join(map(str, failed))}"
+        )
     return 0
 
 

@@ -6,12 +6,14 @@ synonyms.yaml   names of the keys in other tools, for suggestions
 experiment.py   every key of an experiment with its unit, bounds and default; its identity
 files.py        YAML files that extend each other, dotted overrides
 plugins.py      the plug-ins of an experiment, used before its other keys are resolved
+effects.py      keys that nothing reads in an experiment
 input_files.py  all values of an experiment; the files that it names: paths and content
 versions.py     the versions of the package's entries that an experiment uses
 sources.py      where the values of an experiment file come from
 resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
 
+from fedray.config.effects import NoEffect, is_below, keys_without_effect
 from fedray.config.experiment import (
     DATA,
     EXECUTION,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
+from fedray.config.effects import is_below, keys_without_effect, without_unread
 from fedray.config.input_files import NamesFile, content_of, files_of
 from fedray.config.schema import (
     Chosen,
@@ -29,6 +30,7 @@ from fedray.config.schema import (
 )
 from fedray.config.versions import raised_versions
 from fedray.plugins import Plugin, use
+from fedray.registry import registry
 
 LABEL = Role("label")
 """Only labels a run."""
@@ -46,6 +48,8 @@ IMAGES = Role("images")
 """The same, and it determines the decoded images."""
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
+PRETRAINED_VERSION = 2
+"""The version of the code that loads pre-trained weights; 2 scales images by ImageNet's mean."""
 YOUNGER: Mapping[str, object] = {
     "stacked": 1,
     "data.public": {"name": "none"},
@@ -75,11 +79,13 @@ class DataConfig(Frozen):
     """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: Annotated[int | None, IMAGES] = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
-    resize: Annotated[Literal["bilinear", "bicubic", "squash"] | None, IMAGES] = None
+    resize: Annotated[Literal["bilinear", "bicubic", "squash", "squash_bicubic"] | None, IMAGES] = (
+        None
+    )
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
-    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing); squash: both sides are
-    scaled, without a crop, as by Resize((S, S)). None: the source decides, bicubic for CoOp's data
-    sets, else bilinear."""
+    Resize and CenterCrop; squash: both sides are scaled, without a crop, as by Resize((S, S)),
+    bilinearly or bicubically. None: as the preprocessing of `model.clip` (openclip) for prompt
+    methods; else the source decides, bicubic for CoOp's data sets, else bilinear."""
     channels: Annotated[Literal[1, 3] | None, IMAGES] = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
     classes: Annotated[tuple[str, ...] | None, IMAGES] = Field(None, min_length=2)
@@ -132,6 +138,12 @@ class DataConfig(Frozen):
     """Images that belong to no client and that the server and all clients can read: none, share (of
     the training images), or source (another one); with labels or without."""
 
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the key of the tests that `test` does not choose."""
+        if self.test == "official":
+            return {"test_fraction": "data.test=official tests on the official test images"}
+        return {"test_samples": "data.test=local tests on images that clients hold out"}
+
     @field_validator("classes")
     @classmethod
     def _classes_differ(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -181,7 +193,8 @@ class ModelConfig(Frozen):
     pretrained: Annotated[PathText, NamesFile(*WEIGHT_FILES)] | None = None
     """Initial weights: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1, downloaded) or a
     state-dict file (.pth, .pt, .safetensors). They are loaded into every layer that fits: the
-    backbone, and AlexNet's hidden layers if the projector has the same widths."""
+    backbone, and AlexNet's hidden layers if the projector has the same widths. Images are then
+    scaled by ImageNet's mean and standard deviation."""
 
 
 class TextConfig(Frozen):
@@ -196,16 +209,25 @@ class TextConfig(Frozen):
     style: Annotated[Component, Chosen("text style", "fine")] = default_entry("fine")
     """Texts of a class: its fine, short or long descriptions, or templates around its name
     (handcrafted, plain, ensemble, name)."""
-    names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
-    """Other class names for the texts, in the order of the labels (FedGLCL's proxy texts): a list,
-    the name of a shipped list (imagenet100) or of shipped descriptions (domainnet10), or a JSON
-    file."""
+    names: tuple[str, ...] | Mapping[str, str] | Annotated[PathText, NamesFile(".json")] | None = (
+        None
+    )
+    """Other class names for the texts (FedGLCL's proxy texts): a mapping from the data's names
+    (`{"1": dog, "2": cat}`), a list in the order of the labels, a JSON file of either, or the name
+    of a shipped list (imagenet100) or of shipped descriptions (domainnet10)."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""
     precision: Annotated[Precision, PROTOCOL] = "float32"
     """Arithmetic of the frozen encoder's linear maps under prompts; bfloat16 is faster on a GPU,
     and on processors with AMX. Texts without prompts stay float32."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the keys of descriptions if the style reads none."""
+        if registry("text style").get(self.style.name).needs_descriptions:
+            return {}
+        reason = f"text.style={self.style.name} makes texts of the classes' names alone"
+        return dict.fromkeys(("descriptions", "template"), reason)
 
 
 class FaultConfig(Frozen):
@@ -231,6 +253,10 @@ class JoinConfig(Frozen):
     """Number of clients that join later: the last ones of data.clients."""
     round: int = Field(2, ge=1, le=MOST_ROUNDS + 1)
     """First round of the clients that join; if after the last round, they are tested only."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the round if no client joins."""
+        return {} if self.clients else {"round": "join.clients=0 lets no client join"}
 
 
 class WireConfig(Frozen):
@@ -258,6 +284,13 @@ class PrivacyConfig(Frozen):
     noise_seed: int | None = Field(None, ge=0)
     """Seed of the noise. None: the experiment's seed. A run is a simulation and repeatable; a
     deployment draws its noise elsewhere."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the keys of noise if there is none."""
+        if self.mode != "none" and self.noise_multiplier > 0:
+            return {}
+        reason = "privacy adds no noise" if self.mode != "none" else "privacy.mode=none"
+        return dict.fromkeys(("delta", "noise_seed"), reason)
 
     @model_validator(mode="after")
     def _mode_has_a_norm(self) -> PrivacyConfig:
@@ -314,6 +347,11 @@ class EarlyStoppingConfig(Frozen):
     metric: str = Field("local_accuracy", min_length=1, max_length=200)
     """The metric that has to improve: a test metric, measured on the images of `report.select`, or
     a training metric such as train_loss."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the metric if nothing stops a run early."""
+        never = "early_stopping.patience=null never stops a run"
+        return {"metric": never} if self.patience is None else {}
 
 
 class Experiment(Frozen):
@@ -444,13 +482,21 @@ class Experiment(Frozen):
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         use(self.plugins)  # whose entries the keys name
-        raised = raised_versions(self, self.model.group)
+        unread = keys_without_effect(self)
+        raised = raised_versions(self, self.model.group, unread)
+        if self.model.pretrained is not None and not is_below("model.pretrained", unread):
+            raised["initial weights"] = {"pretrained": PRETRAINED_VERSION}
         return {**tree, "versions": raised} if raised else tree
 
     def reproducibility_key(self) -> Tree:
-        """Return all that determines results: keys, versions of entries, and hashes of files."""
-        tree = self.record()
-        for key, path in files_of(self).items():
+        """Return all that determines results: keys, versions of entries, and hashes of files.
+
+        Keys that nothing reads have their defaults.
+        """
+        use(self.plugins)
+        read = without_unread(self, keys_without_effect(self))
+        tree = read.record()
+        for key, path in files_of(read).items():
             *above, last = key.split(".")
             holder: Any = reduce(_item, above, tree)
             holder[int(last) if isinstance(holder, list) else last] = f"sha256:{content_of(path)}"

@@ -245,6 +245,8 @@ def with_canonical_names(tree: Mapping[str, Any]) -> Tree:
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a tree by dotted key; a component given by name has the key `.name`.
 
+    A mapping whose keys are no words, such as `text.names` may be, is one value.
+
     Args:
         tree: plain data.
         prefix: the beginning of all keys, with a final dot.
@@ -254,7 +256,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         if path in COMPONENTS and isinstance(value, str):
             leaves[f"{path}.name"] = value
-        elif isinstance(value, Mapping) and value:
+        elif isinstance(value, Mapping) and value and all(map(str.isidentifier, value)):
             leaves |= flatten(value, f"{path}.")
         else:
             leaves[path] = value
@@ -287,8 +289,15 @@ def is_key(text: str) -> bool:
 
 
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Sort pairs of dotted keys and values, so that a parent does not override its children."""
-    return sorted(pairs, key=lambda pair: pair[0].count("."))
+    """Return the last value of each dotted key, parents first; mappings are divided into keys.
+
+    So a parameter that was set stays when another component is named, before or after it.
+    """
+    names = {f"{component}.name": component for component in COMPONENTS}
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        values |= {names.get(k, k): inner for k, inner in flatten({key: value}).items()}
+    return sorted(values.items(), key=lambda item: item[0].count("."))
 
 
 class ExperimentFile(NamedTuple):

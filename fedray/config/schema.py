@@ -59,6 +59,10 @@ class Frozen(BaseModel):
         validate_default=True,
     )
 
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the fields that the values of other fields make ineffective, with the reasons."""
+        return {}
+
 
 class NoParams(Frozen):
     """The parameters of an entry without parameters."""

@@ -8,16 +8,17 @@ raised one, changes the identity only of the experiments that use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from fedray.config.effects import is_below
 from fedray.config.input_files import all_values
 from fedray.config.schema import Component, Frozen, Tree
 from fedray.errors import UserError
 from fedray.registry import registered_in_scripts, registry, version_of
 
 
-def raised_versions(experiment: Frozen, group: str) -> Tree:
+def raised_versions(experiment: Frozen, group: str, unread: Collection[str] = ()) -> Tree:
     """Return the versions above 1 of the entries that a resolved experiment uses.
 
     Metrics of scripts and notebooks are among them, since every run measures all metrics.
@@ -25,13 +26,14 @@ def raised_versions(experiment: Frozen, group: str) -> Tree:
     Args:
         experiment: the experiment.
         group: its `model.group`.
+        unread: keys that nothing reads, whose entries do not count.
 
     Returns:
         The versions by kind and name, for example `{"architecture": {"googlenet": 2}}`.
     """
     raised: Tree = {}
     metrics = [("metric", metric) for metric in registered_in_scripts("metric")]
-    for kind, entry in (*entries_of(experiment, group), *metrics):
+    for kind, entry in (*entries_of(experiment, group, unread), *metrics):
         version = version_of(entry)
         if version != 1:
             raised.setdefault(kind, {})[entry.name] = version
@@ -63,7 +65,9 @@ def version_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
     ]
 
 
-def entries_of(experiment: Frozen, group: str) -> Iterator[tuple[str, Any]]:
+def entries_of(
+    experiment: Frozen, group: str, unread: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
     """Yield kind and entry of everything that a resolved experiment chooses by name.
 
     These are its components and those inside them, and a model group with its architectures.
@@ -71,10 +75,13 @@ def entries_of(experiment: Frozen, group: str) -> Iterator[tuple[str, Any]]:
     Args:
         experiment: the experiment.
         group: its `model.group`.
+        unread: keys that nothing reads, whose entries are left out.
     """
-    for _, value in all_values(experiment):
-        if isinstance(value, Component):
+    for key, value in all_values(experiment):
+        if isinstance(value, Component) and not is_below(key, unread):
             yield value.kind, registry(value.kind).get(value.name)
+    if is_below("model.group", unread):
+        return
     groups, architectures = registry("model group"), registry("architecture")
     members = (group,)
     if group in groups.names():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
 
-from fedray.config import Frozen, Tree
+from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
@@ -181,6 +181,33 @@ class Algorithm:
         self.hp = hparams
         self.setting = setting
 
+    @classmethod
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
+        """Return the experiment's keys that this method never reads, with verb phrases why.
+
+        They follow from `requires`, the payloads and whether clients train. A key may name a
+        section.
+        """
+        keys: dict[str, NoEffect] = {}
+        if cls.requires.prompts:
+            models = (f"model.{key}" for key in ("group", "feature_dim", "projector", "pretrained"))
+            keys |= dict.fromkeys(models, NoEffect("trains prompts around the CLIP of model.clip"))
+        else:
+            clip = "model.clip", "model.clip_precision"
+            keys |= dict.fromkeys(clip, NoEffect("uses no CLIP"))
+        if not cls.requires.text:
+            prompts = "writes prompts around the names of the data's classes"
+            keys["text"] = NoEffect(prompts if cls.requires.prompts else "reads no texts")
+        if not cls.requires.public and experiment.data.public.name == "source":
+            keys["data.public"] = NoEffect("reads no public images")
+        if not cls.uploads:
+            keys["wire.up_bits"] = NoEffect("uploads nothing")
+        if not cls.downloads:
+            keys["wire.down_bits"] = NoEffect("downloads nothing")
+        if cls.client_update is Algorithm.client_update:
+            keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
+        return keys
+
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
@@ -258,6 +285,18 @@ def is_tested_together(method: Algorithm) -> bool:
     """
     return method.one_model and type(method).give is Algorithm.give
 
+
+TRAINING_KEYS = (
+    "local_epochs",
+    "lr",
+    "lr_schedule",
+    "optimizer",
+    "clip_grad_norm",
+    "shuffle",
+    "drop_last",
+    "data.augment",
+)
+"""Keys that only clients that train read."""
 
 SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")
 """The methods `(server state, ...) -> next server state`."""

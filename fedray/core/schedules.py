@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
@@ -27,6 +28,11 @@ class ScheduleParams(Frozen):
     warmup: Literal["constant", "linear"] = "linear"
     """Form of the warm-up: linear, in equal steps from `warmup_lr` to `lr`, or constant, with
     `warmup_lr` throughout (CoOp)."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the keys of the warm-up if there is none."""
+        none = "lr_schedule.warmup_rounds=0 has no warm-up"
+        return {} if self.warmup_rounds else dict.fromkeys(("warmup_lr", "warmup"), none)
 
 
 class Schedule(Configurable, ABC):

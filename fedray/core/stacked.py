@@ -32,6 +32,7 @@ from fedray.core.training import (
     LocalTraining,
     Trained,
     augmentation_draws,
+    augmented,
     batch_indices,
     batch_order,
     batch_sizes,
@@ -349,7 +350,7 @@ class _StackedTraining:
         views = [random for random in self._views[run.start : run.stop] if random is not None]
         if views:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
-            stored = torch.stack([augment(images, random) for images, random in pairs])
+            stored = torch.stack([augmented(augment, images, random) for images, random in pairs])
         positions = index - self._starts[run.start : run.stop]
         losses = self._loss(part.learning, part.fixed, stored, labels, positions)
         losses.sum().backward()  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
+from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
 from fedray.models import Classifier, ClassifierOutput, frozen_parameters, is_normalisation
 from fedray.trees import ClientState
@@ -151,8 +152,27 @@ def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
     order, views = batch_order(client), augmentation_draws(client)
     for epoch in range(config.epochs):
         for index in batch_indices(len(labels), config, order, client.device):
-            images = stored[index] if views is None else config.augment(stored[index], views)
+            images = (
+                stored[index] if views is None else augmented(config.augment, stored[index], views)
+            )
             yield epoch, samples.batch(images, labels[index], index)
+
+
+def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a batch of augmented images, uint8 [B, channels, H, W].
+
+    Raises:
+        UserError: if the augmentation returns another type or shape; floats from 0 to 1, for
+            example, would be other pixels than those of the tests.
+    """
+    views = augment(images, generator)
+    found = (views.dtype, views.shape) if isinstance(views, Tensor) else (type(views).__name__, ())
+    if found != (images.dtype, images.shape):
+        raise UserError(
+            f"data.augment={augment.name} returns {found[0]} {list(found[1])}, expected "
+            f"{images.dtype} {list(images.shape)} with values from 0 to 255"
+        )
+    return views
 
 
 def check_scalar(loss: object) -> None:

@@ -35,8 +35,9 @@ Encoded: TypeAlias = "bytes | Path | NDArray[np.uint8] | Image.Image"
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 """The filter for resizing; CLIP's preprocessing is bicubic."""
 
-Resize: TypeAlias = Literal["bilinear", "bicubic", "squash"]
-"""How images are resized; squash: both sides to the same length, bilinearly, without a crop."""
+Resize: TypeAlias = Literal["bilinear", "bicubic", "squash", "squash_bicubic"]
+"""How images are resized; squash: both sides to the same length, bilinearly unless named otherwise,
+without a crop."""
 
 Allocate: TypeAlias = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """A function that returns an uninitialised array of a shape."""
@@ -52,8 +53,8 @@ class ReadOptions:
         channels: 1 for grey, 3 for RGB; None means 1 if every image is grey, else 3.
         resize: the filter; sides and margins are then rounded as torchvision's Resize and
             CenterCrop do, which differs from fedray's rounding by at most one pixel. "squash"
-            scales both sides to S pixels, bilinearly, as torchvision's Resize((S, S)). None uses
-            the source's filter and fedray's rounding.
+            and "squash_bicubic" scale both sides to S pixels, as torchvision's Resize((S, S)). None
+            uses the source's filter and fedray's rounding.
         classes: names of the classes to read, in the order of their labels; None for all.
         split: a split file below the root, instead of the official split (see `splits`).
     """
@@ -69,6 +70,9 @@ AS_STORED = ReadOptions()
 """Images in their stored size and colours."""
 
 
+_SQUASHES = ("squash", "squash_bicubic")
+
+
 class _Fit(NamedTuple):
     """How an image is resized to S x S pixels."""
 
@@ -80,8 +84,8 @@ class _Fit(NamedTuple):
     def of(cls, resize: Resize | None, resampling: Literal["nearest"] | Resampling) -> _Fit:
         """Return the fit of `data.resize`, with another filter if it is None or for masks."""
         if resize is None or resampling == "nearest":
-            return cls(resampling, resize is not None, resize == "squash")
-        return cls("bilinear" if resize == "squash" else resize, True, resize == "squash")
+            return cls(resampling, resize is not None, resize in _SQUASHES)
+        return cls("bicubic" if "bicubic" in resize else "bilinear", True, resize in _SQUASHES)
 
 
 def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -312,6 +316,8 @@ class _Colour(Exception):
 def _open(item: Encoded, where: str) -> Image.Image:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    if isinstance(item, np.ndarray) and item.dtype != np.uint8:
+        raise UserError(f"{where} has pixels of type {item.dtype}, expected uint8 from 0 to 255")
     try:
         if isinstance(item, np.ndarray):
             return Image.fromarray(item)

@@ -139,7 +139,7 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
     if phases and evolution.keeps_tests:
         _check_kinds([partition, *(phase.partition for phase in phases)])
     first = _validated(images, partition, keys, rng_for)
-    later = []
+    later: list[tuple[int, FederatedData]] = []
     for number, phase in enumerate(phases, 1):
         # a few-shot protocol takes its test images from a part of all images, drawn by "split"
         keeps_roles = evolution.keeps_tests and isinstance(phase.partition, Partition)
@@ -150,7 +150,9 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
             if keeps_roles:
                 data = _with_roles(federate(images, phase.partition, keys, streams), first)
             else:
-                data = _validated(images, phase.partition, keys, streams)
+                earlier = [first, *(data for _, data in later)] if shared_split else []
+                seen = [part for data in earlier for part in data.train]
+                data = _validated(images, phase.partition, keys, streams, seen)
         except UserError as error:
             raise UserError(f"data.evolution, phase from round {phase.round}: {error}") from None
         later.append((phase.round, data))
@@ -158,9 +160,13 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
 
 
 def _validated(
-    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
+    images: ImageSet,
+    partition: AnyPartition,
+    keys: DataConfig,
+    rng_for: StreamFor,
+    seen: Sequence[Indices] = (),
 ) -> FederatedData:
-    data = federate(images, partition, keys, rng_for)
+    data = federate(images, partition, keys, rng_for, seen)
     if keys.validation_fraction is None:
         return data
     return hold_out(data, keys.validation_fraction, rng_for)

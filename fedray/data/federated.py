@@ -253,7 +253,11 @@ def local_split(
 
 
 def federate(
-    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
+    images: ImageSet,
+    partition: AnyPartition,
+    keys: DataConfig,
+    rng_for: StreamFor,
+    seen: Sequence[Indices] = (),
 ) -> FederatedData:
     """Partition images over clients, and choose the images that each client tests on.
 
@@ -274,6 +278,8 @@ def federate(
             `samples`, then `imbalance`, then `shots`.
         rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split",
             "test_subset" and "public".
+        seen: the images that clients trained on in earlier phases, on which a few-shot protocol
+            validates no client.
 
     Raises:
         UserError: if the images do not suffice for the clients.
@@ -282,6 +288,8 @@ def federate(
     if isinstance(partition, FewShotProtocol):
         _refuse_subsampling(partition, keys)
         pools = selection.pools()
+        if seen:
+            pools = pools._replace(seen=np.unique(np.concatenate(seen)))
         labels, rng = np.asarray(images.labels), rng_for("partition")
         train, validation, test = partition.splits(labels, pools, keys.clients, rng)
         data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
@@ -564,16 +572,20 @@ def _partition_test(
     labels = np.asarray(images.labels).astype(np.int64)
     ids = None if images.domains is None else images.domains.ids.astype(np.int64)
     domain = np.zeros_like(labels) if ids is None else ids
-    stratum = domain * len(images.class_names) + labels
+    classes = len(images.class_names)
+    stratum = domain * classes + labels
+    strata = int(stratum.max(initial=0)) // classes * classes + classes
+    trained = np.stack([np.bincount(stratum[part], minlength=strata) for part in train])
+    by_domain = trained.reshape(len(train), -1, classes).sum(2)
+    by_stratum = np.argsort(stratum[official], kind="stable")
+    values, starts = np.unique(stratum[official][by_stratum], return_index=True)
     owner = np.empty(len(official), np.int64)
-    for value in np.unique(stratum[official]):
-        members = np.flatnonzero(stratum[official] == value)
-        counts = np.array([(stratum[part] == value).sum() for part in train])
+    for value, members in zip(values, np.split(by_stratum, starts[1:]), strict=True):
+        counts = trained[:, value]
         if not counts.any():
-            domain_id = domain[official[members[0]]]
-            counts = np.array([(domain[part] == domain_id).sum() for part in train])
+            counts = by_domain[:, value // classes]
         if not counts.any():
-            counts = np.array([len(part) for part in train])
+            counts = trained.sum(1)
         ends = np.floor(np.cumsum(counts) / counts.sum() * len(members) + 0.5).astype(np.int64)
         owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     return tuple(np.sort(official[owner == client]) for client in range(len(train)))

@@ -5,6 +5,7 @@ Every source's listing passes through `understood`, for a run and for `fedray da
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedray.data.decoding import Encoded
 from fedray.data.imageset import TRAIN, Domains
 from fedray.data.known import Recognised, Split, recognise, spelling
 from fedray.data.layout import composed
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, shown
 
 _NAMED = 3
 """Number of names that a sentence gives as examples."""
@@ -133,15 +134,16 @@ def _checked(
     """Yield the rows with new labels, only those with one if `chosen`; then check all domains."""
     spelled = defaultdict[str, set[int]](set)
     for row in listing.rows:
+        label = _label(row, len(listing.class_names))
         if row.domain is not None:
-            spelled[row.domain].add(row.label)
+            spelled[row.domain].add(label)
         if row.mask is not None and chosen:
             raise UserError(
                 f"data.classes selects images by their class, but the masks of {where} have "
                 "several classes each; remove data.classes"
             )
-        if not chosen or row.label in new_labels:
-            yield row._replace(label=new_labels.get(row.label, row.label))
+        if not chosen or label in new_labels:
+            yield row._replace(label=new_labels.get(label, label))
     _check_domains(spelled, known, where)
     for domain, labels in sorted(spelled.items()):
         here = sorted(listing.class_names[label] for label in labels)
@@ -152,6 +154,20 @@ def _checked(
             )
     if known is None:
         _check_spellings(listing.class_names, spelled, where)
+
+
+def _label(row: Row, classes: int) -> int:
+    """Return a row's label; raise a UserError unless it is the number of a class."""
+    try:
+        label = operator.index(row.label)
+    except TypeError:
+        label = -1
+    if not 0 <= label < classes:
+        raise UserError(
+            f"{row.name()} has the label {shown(row.label)}, expected a whole number from 0 to "
+            f"{classes - 1}, the position of its class among the class names"
+        )
+    return label
 
 
 def _check_domains(domains: Collection[str], known: Recognised | None, where: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -19,6 +22,9 @@ Histogram = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 MOST_ROWS = 20
 """Number of classes of which samples are drawn."""
+_MISSING = re.compile(r"Glyph (\d+) .* missing from")
+"""Matplotlib's warning of a letter that no font of a text has."""
+log = logging.getLogger("fedray")
 MOST_CELLS = 2000
 """Beyond this number of clients, cells are smaller than a pixel; drawing an image is faster."""
 
@@ -58,7 +64,7 @@ def plot_partition(
         axes.tick_params(length=2)
         axes.set_title(title + _title(counts), fontsize=10)
         figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    save(figure, path, format="png", metadata={"Software": None})
 
 
 def plot_samples(
@@ -88,7 +94,42 @@ def plot_samples(
                 ax.imshow(samples[label][number], interpolation="nearest")
         name = literal(class_names[label])
         row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
-    figure.savefig(path, format="png", metadata={"Software": None})
+    save(figure, path, format="png", metadata={"Software": None})
+
+
+def save(figure: Figure, path: Path | str | BinaryIO, **options: Any) -> None:
+    """Save a figure; letters that the usual font lacks are drawn in an installed font.
+
+    Without such a font, one warning names the letters.
+    """
+    import matplotlib
+    from matplotlib.font_manager import fontManager, get_font
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(path, **options)
+    missing = {int(found[1]) for w in caught if (found := _MISSING.match(str(w.message)))}
+    if not missing:
+        return
+    fonts = {
+        font.name
+        for font in fontManager.ttflist
+        if "Last" not in font.name and missing <= {*get_font(font.fname).get_charmap()}
+    }  # matplotlib's last resort has a box for every letter
+    if not fonts:
+        letters = "".join(map(chr, sorted(missing)))
+        log.warning(
+            "a figure lacks the letters %s: no installed font has them; install one, such as "
+            "Noto Sans CJK, or use other names",
+            letters,
+        )
+        return
+    if not isinstance(path, str | Path):
+        path.seek(0)
+        path.truncate()
+    family = [*matplotlib.rcParams["font.sans-serif"], min(fonts)]
+    with matplotlib.rc_context({"font.sans-serif": family}):
+        figure.savefig(path, **options)
 
 
 def literal(text: str) -> str:

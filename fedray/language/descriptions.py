@@ -32,7 +32,7 @@ class ClassDescriptions(Frozen):
     """The descriptions of one class; the keys are those of the official FedTSP repository."""
 
     label: _Text = Field(alias="Short Label")
-    """The class in a word or two."""
+    """The class in a word or two: {label} of `text.template`."""
     short: _Text | None = Field(None, alias="Short Description")
     """One phrase, for style short."""
     fine: tuple[_Text, ...] = Field(

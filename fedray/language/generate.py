@@ -27,6 +27,7 @@ import click
 from pydantic import Field
 
 from fedray.command import PATH, Command, say_stopped
+from fedray.config import parse_yaml
 from fedray.errors import UserError
 from fedray.language.descriptions import (
     EXPECTED,
@@ -123,7 +124,11 @@ class Endpoint:
             UserError: if the endpoint refuses the request, or does not answer after all retries.
         """
         reply = self._post(messages)
-        if not reply.ok:
+        try:
+            content = reply.json()
+        except ValueError:
+            content = None
+        if not reply.ok or (isinstance(content, dict) and content.get("error")):
             reason = " ".join(reply.text.split())[:200]
             reason = reason.replace(self.key, "***") if self.key else reason
             raise UserError(
@@ -132,12 +137,22 @@ class Endpoint:
                 "answers so far are kept"
             )
         try:
-            return str(reply.json()["choices"][0]["message"]["content"])
-        except (ValueError, KeyError, IndexError, TypeError):
+            choice = content["choices"][0]
+            answer = choice["message"]["content"]
+        except (KeyError, IndexError, TypeError):
             raise UserError(
                 f"{self.host} did not answer with a chat completion (choices[0].message.content); "
                 "check FEDRAY_LLM_BASE_URL"
             ) from None
+        if isinstance(answer, list):  # parts, of which thoughts have another type
+            parts = (part for part in answer if isinstance(part, dict))
+            answer = "".join(str(part.get("text")) for part in parts if part.get("type") == "text")
+        if not answer:
+            raise UserError(
+                f"{self.model} gave no answer (finish_reason: {choice.get('finish_reason')}); "
+                "start again, or choose another FEDRAY_LLM_MODEL; answers so far are kept"
+            )
+        return str(answer)
 
     def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
         """Send the request, and repeat it after temporary failures."""
@@ -252,8 +267,16 @@ class _Answer(ClassDescriptions):
 
 
 def _parse(name: str, answer: str) -> dict[str, Any]:
-    """Return the JSON object in an answer, which may have a code fence around it."""
-    text = answer[answer.find("{") : answer.rfind("}") + 1]
+    """Return the longest JSON object in an answer, which may have thoughts or a fence around."""
+    text, start = "", answer.find("{")
+    while start >= 0:
+        try:
+            _, end = json.JSONDecoder().raw_decode(answer, start)
+            text = max(answer[start:end], text, key=len)
+        except ValueError:
+            end = start + 1
+        start = answer.find("{", end)
+    text = text or answer[answer.find("{") : answer.rfind("}") + 1]
     parsed: _Answer = parse_typed(text, _Answer, f"the answer, class '{name}'", EXPECTED)
     return parsed.model_dump(mode="json", by_alias=True)
 
@@ -283,14 +306,21 @@ def _kept_answer(path: Path) -> dict[str, Any] | None:
 def read_classes(text: str) -> list[str]:
     """Return class names from a comma-separated list, or from a file with one name per line.
 
+    A list may be in brackets, as the value of `data.classes`.
+
     Raises:
         UserError: if there are no names, or two are the same.
     """
     path = Path(text).expanduser()
     if path.is_file():
         parts = read_text(path, "--classes: the file", MOST_BYTES).splitlines()
-    elif "/" in text or text.endswith(".txt"):
-        raise UserError(f"--classes: the file {path} does not exist")
+    elif text.startswith("["):
+        listed = parse_yaml(text, "--classes")
+        parts = [str(name) for name in listed] if isinstance(listed, list) else []
+    elif "," not in text and ("/" in text or text.endswith(".txt")):
+        raise UserError(
+            f"--classes: the file {path} does not exist; write [{text}] for a class of that name"
+        )
     else:
         parts = text.split(",")
     names = [part.strip() for part in parts if part.strip()]

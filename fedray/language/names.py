@@ -7,9 +7,10 @@ does not list its hundred.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import StringConstraints
 
@@ -46,18 +47,34 @@ def check_words(names: Sequence[str], remedy: str) -> None:
         )
 
 
-def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, ...]:
+Names: TypeAlias = Sequence[str] | Mapping[str, str]
+"""Names of classes in the order of their labels, or by the names in the data."""
+
+
+def names_for(names: Names | str, classes: Sequence[str]) -> tuple[str, ...]:
     """Return alternative names for C classes, in the order of their labels.
 
     Args:
-        names: the names, the name of a shipped list, or a JSON file with a list.
+        names: the names, the name of a shipped list, or a JSON file with a list or a mapping.
         classes: the C names in the data.
 
     Raises:
-        UserError: if no such list exists, the list does not have C names, or it holds the data's
-            own names in another order.
+        UserError: if no such list exists, the list does not have C names, it holds the data's own
+            names in another order, or a mapping does not name each class; if a list is given for
+            numbered classes whose labels are not in the order of the numbers.
     """
-    chosen = load_names(names) if isinstance(names, str) else tuple(names)
+    chosen = load_names(names) if isinstance(names, str) else names
+    if isinstance(chosen, Mapping):
+        return _mapped(chosen, classes)
+    chosen = tuple(chosen)
+    in_order = sorted(classes, key=_by_number)
+    is_shipped = isinstance(names, str) and not names.endswith(".json")
+    if not is_shipped and list(classes) != in_order and sorted(classes) == list(classes):
+        raise UserError(
+            f"text.names is a list, but the labels of {', '.join(classes[:3])}, ... are not in the "
+            f"order of their numbers ({', '.join(in_order[:3])}, ...); give a mapping, "
+            f"text.names={{'{classes[0]}': NAME, '{classes[1]}': NAME, ...}}"
+        )
     old, new = ([canonical_word(name) for name in part] for part in (classes, chosen))
     if old != new and sorted(old) == sorted(new):
         raise UserError(
@@ -73,8 +90,28 @@ def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, 
     return chosen
 
 
-def load_names(name_or_path: str) -> tuple[str, ...]:
-    """Return a shipped list by its name, or the list in a JSON file.
+def _mapped(names: Mapping[str, str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all classes, which a mapping gives by the names in the data."""
+    by_word = {canonical_word(name): other for name, other in names.items()}
+    words = [canonical_word(name) for name in classes]
+    unknown = [name for name in names if canonical_word(name) not in words]
+    missing = [name for name, word in zip(classes, words, strict=True) if word not in by_word]
+    if unknown or missing:
+        what = f"the data have no class '{unknown[0]}'" if unknown else f"'{missing[0]}' has none"
+        raise UserError(
+            f"text.names: {what}; give a name for each of {', '.join(classes[:3])}, ... "
+            f"({len(classes)} classes).{nearest(unknown[0], classes) if unknown else ''}"
+        )
+    return tuple(by_word[word] for word in words)
+
+
+def _by_number(name: str) -> list[tuple[str, int]]:
+    """Return a key that sorts "class 2" before "class 10"."""
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+def load_names(name_or_path: str) -> Names:
+    """Return a shipped list by its name, or the list or mapping in a JSON file.
 
     Raises:
         UserError: if no such list exists, or it holds anything but names.
@@ -91,5 +128,8 @@ def load_names(name_or_path: str) -> tuple[str, ...]:
                 f"{', '.join(shipped_lists())}, a JSON file of a list, or the names themselves."
                 f"{nearest(name_or_path, shipped_lists())}"
             )
-    names = read_typed(path, list[_Name], "text.names: the file", 'expected ["cat", "dog", ...]')
-    return tuple(names)
+    expected = 'expected ["cat", "dog", ...] or {"1": "cat", "2": "dog", ...}'
+    names: Names = read_typed(
+        path, list[_Name] | dict[str, _Name], "text.names: the file", expected
+    )
+    return names

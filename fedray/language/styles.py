@@ -148,7 +148,7 @@ class DescriptionStyle(TextStyle[P]):
             )
         return [
             [
-                template.format(label=display_name(name), description=description)
+                template.format(label=descriptions.classes[name].label, description=description)
                 for description in self._selected(descriptions, name)
             ]
             for name in class_names

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.errors import UserError, shown
 from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
 from fedray.plugins import plugin_of
@@ -38,7 +39,7 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
         UserError: if the encoder's package or weights are missing, or the cache cannot be written.
     """
     if not choice.cached:
-        return choice.build().features(texts)
+        return _features(choice, texts)
     arithmetic = [
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
@@ -47,11 +48,30 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
     ]
 
     def make(arrays: Arrays) -> None:
-        arrays.save("features", choice.build().features(texts).numpy())
+        arrays.save("features", _features(choice, texts).numpy())
 
     name = content_key("features", choice.identity(), list(texts), arithmetic)
     kept = kept_arrays("text", name, "text embeddings", make)
     return torch.from_numpy(np.array(kept.arrays["features"]))
+
+
+def _features(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
+    """Return an encoder's features as float32 on the CPU, whatever kind of array it returns.
+
+    Raises:
+        UserError: if the encoder does not return one vector per text.
+    """
+    found = choice.build().features(texts)
+    try:
+        features = torch.as_tensor(found).detach().cpu().float()
+    except (TypeError, ValueError, RuntimeError):
+        features = torch.zeros(0)
+    if features.ndim != 2 or len(features) != len(texts):
+        raise UserError(
+            f"text.encoder={choice.name}: features returns {shown(found)}, expected a tensor "
+            f"[{len(texts)}, d] for {len(texts)} texts"
+        )
+    return features
 
 
 def cached_tokens(

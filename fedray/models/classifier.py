@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cache
 from math import gcd
 
 import torch
@@ -67,6 +68,25 @@ class ChannelsLast(nn.Module):
         return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
+class ImageNetPixels(nn.Module):
+    """Scaling of images by ImageNet's mean and standard deviation, as torchvision's weights expect.
+
+    There are no tensors, so that nothing of it is trained, sent or stored.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, 3, H, W]` in [-1, 1] to deviations from the mean in standard deviations."""
+        factor, shift = _imagenet(x.device)
+        return x * factor + shift
+
+
+@cache
+def _imagenet(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the factor and the shift of `ImageNetPixels`, `[3, 1, 1]` each."""
+    mean, std = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).view(2, 3, 1, 1)
+    return (0.5 / std).to(device), ((0.5 - mean) / std).to(device)
+
+
 def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
     """Build a projector of two layers (FC, batch norm, ReLU): `[B, raw]` to `[B, feature_dim]`.
 
@@ -116,6 +136,7 @@ class BackboneClassifier(Classifier):
         num_classes: C, width of the logits; 0 for a model without head.
         hidden: width between the projector's two layers; None for an adapter.
         channels_last: begin with `ChannelsLast`, for speed on a CPU.
+        imagenet: begin with `ImageNetPixels`, for pre-trained weights.
         dense: True if the backbone returns a vector per pixel (`PerPixel`), `[B·H·W, raw]`. The
             adapter is then `Linear(raw, d)`, the final 1x1 convolution of segmentation networks.
 
@@ -133,10 +154,13 @@ class BackboneClassifier(Classifier):
         *,
         hidden: int | None = None,
         channels_last: bool = False,
+        imagenet: bool = False,
         dense: bool = False,
     ) -> None:
         super().__init__()
         layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if imagenet:
+            layers["pixels"] = ImageNetPixels()
         if channels_last:
             layers["layout"] = ChannelsLast()
         layers["backbone"] = backbone

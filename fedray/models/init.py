@@ -3,6 +3,7 @@
 torch's global generator is not changed.
 """
 
+from copy import deepcopy
 from itertools import chain
 from math import sqrt
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -28,6 +29,8 @@ class Shape(TypedDict):
         num_classes: C, width of the logits; 0 for a model without head.
         feature_dim: d, common width of the features.
         hidden: width between the projector's two layers; None, the default, for no projector.
+        imagenet: whether images are scaled by ImageNet's mean and standard deviation; False, the
+            default, leaves them in [-1, 1].
     """
 
     channels: int
@@ -35,6 +38,7 @@ class Shape(TypedDict):
     num_classes: int
     feature_dim: int
     hidden: NotRequired[int | None]
+    imagenet: NotRequired[bool]
 
 
 def build(
@@ -163,16 +167,17 @@ def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -
 
 
 def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:
-    """Return the width of a network's output, found by a forward pass of two grey images.
+    """Return the width of a network's output, found by forward passes of two grey images.
 
     Raises:
-        UserError: if the output is not one vector per image, or such images are not accepted.
+        UserError: if the output is not one vector per image, in training too, or such images are
+            not accepted.
     """
     images = torch.zeros(2, channels, image_size, image_size)
     was_training = backbone.training
     try:
-        with torch.no_grad():
-            output = backbone.eval()(images)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
+            outputs = [backbone.eval()(images), deepcopy(backbone).train()(images)]
     except (RuntimeError, ValueError, IndexError) as error:
         raise UserError(
             f"{name} cannot take images of {channels}x{image_size}x{image_size}: {named(error)}"
@@ -180,13 +185,17 @@ def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> 
         ) from None
     finally:
         backbone.train(was_training)
-    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == 2:
-        return output.shape[1]
-    shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    raise UserError(
-        f"{name} gives {shape} for images {list(images.shape)}, expected one vector of features "
-        "per image, [2, n]; end it in nn.Flatten() or a mean over the map"
-    )
+    shapes = [
+        list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        for output in outputs
+    ]
+    for shape, mode in zip(shapes, ("", " in training"), strict=True):
+        if isinstance(shape, str) or len(shape) != 2 or shape[0] != 2 or shape != shapes[0]:
+            raise UserError(
+                f"{name} gives {shape}{mode} for images {list(images.shape)}, expected one vector "
+                "of features per image, [2, n]; end it in nn.Flatten() or a mean over the map"
+            )
+    return int(shapes[0][1])
 
 
 def _constructed(
@@ -212,5 +221,6 @@ def _constructed(
             shape["num_classes"],
             hidden=shape.get("hidden"),
             channels_last=spec.channels_last,
+            imagenet=shape.get("imagenet", False),
             dense=spec.dense,
         )

@@ -5,7 +5,7 @@ included, but for an architecture's `own`. All other tensors, the head and the a
 drawn values. So does the projector, except for hidden layers of torchvision's network (AlexNet's
 FC6 and FC7) of equal width. A line in the log names the loaded layers.
 
-Images are in [-1, 1] and not scaled by ImageNet's mean and standard deviation.
+Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 """
 
 from __future__ import annotations

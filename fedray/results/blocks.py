@@ -78,18 +78,21 @@ def explain_blocks(blocks: Sequence[Sequence[RunGroup]]) -> list[str]:
 def method_differences(groups: Sequence[RunGroup]) -> list[str]:
     """Return a note for each key in which methods differ unexpectedly.
 
-    Keys of the method, of its tuning and of the protocol do not count.
+    Keys of tuning and of the protocol do not count; those of a method count among the methods that
+    have them.
     """
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for member in groups:
         methods.setdefault(member.method, []).append(member.keys)
     notes = []
     for key in dict.fromkeys(key for member in groups for key in member.keys):
-        if role_of(key) is not None:
+        of_method = key.startswith("algorithm.") and key != "algorithm.name"
+        if role_of(key) is not None and not of_method:
             continue  # hashes compare the data
         values = {
             name: {show_value(keys.get(key)) for keys in configs}
             for name, configs in methods.items()
+            if not of_method or any(key in keys for keys in configs)
         }
         if len(set(map(frozenset, values.values()))) > 1:
             words = "; ".join(f"{name}: {', '.join(sorted(v))}" for name, v in values.items())

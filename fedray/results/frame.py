@@ -17,7 +17,7 @@ from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
 from fedray.results.labels import is_number, short_names, show_value, text_of
 from fedray.results.paired import Interval, t_interval
-from fedray.storage.metric import BEST, Metric, Select, chosen_by
+from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by
 from fedray.storage.run import Run, data_name
 from fedray.storage.run_folder import find_runs
 
@@ -87,11 +87,13 @@ class RunGroup:
         label: the method, and the keys in which the group differs from the others.
         keys: the configuration that the runs share.
         runs: one run per seed, in the order of seeds.
+        chooser: the metric in whose best round every metric is read.
     """
 
     label: str
     keys: Mapping[str, Any]
     runs: tuple[LoadedRun, ...]
+    chooser: str
 
     @property
     def method(self) -> str:
@@ -114,12 +116,12 @@ class RunGroup:
         return self.runs[0].run.info.select
 
     def by_seed(self, metric: str, at: At) -> dict[int, float]:
-        """Return the metric's best or last value of every seed that has it."""
-        values = {loaded.seed: loaded.run.value(metric, at) for loaded in self.runs}
+        """Return the metric in the chosen or in its last round, of every seed that has it."""
+        values = {run.seed: run.run.value(metric, at, self.chooser) for run in self.runs}
         return {seed: value for seed, value in values.items() if value is not None}
 
     def interval(self, metric: str, at: At) -> Interval | None:
-        """Return the metric's best or last value over seeds; None when no run has it."""
+        """Return the metric in the chosen or last round over seeds; None if no run has it."""
         return interval_of(self.by_seed(metric, at).values())
 
     def ranking_value(self, metric: Metric, at: At) -> float | None:
@@ -203,10 +205,16 @@ def selection_label(groups: Sequence[RunGroup], at: At) -> str:
     return at if at == "final" else labels.pop() if len(labels) == 1 else "best"
 
 
-def group_runs(runs: Iterable[LoadedRun]) -> tuple[list[RunGroup], list[str]]:
+def group_runs(
+    runs: Iterable[LoadedRun], chooser: str = HEADLINE
+) -> tuple[list[RunGroup], list[str]]:
     """Group runs that differ only in their seeds and in keys of execution.
 
     Runs with different images, labels or contents of input files are never grouped.
+
+    Args:
+        runs: the runs to group.
+        chooser: the metric in whose best round every metric of a run is read.
 
     Returns:
         The groups, and a note for each run that was left out: of two runs with the same group and
@@ -229,7 +237,7 @@ def group_runs(runs: Iterable[LoadedRun]) -> tuple[list[RunGroup], list[str]]:
             else:
                 by_seed[loaded.seed] = loaded
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(RunGroup(label, ordered[0].keys, ordered))
+        groups.append(RunGroup(label, ordered[0].keys, ordered, chooser))
     return groups, notes
 
 
@@ -413,8 +421,8 @@ def numbers_frame(groups: Sequence[RunGroup], metrics: Sequence[str]) -> pandas.
             "select": member.select,
             "seed": loaded.seed,
             "metric": metric,
-            "best": loaded.run.value(metric, "best"),
-            "final": loaded.run.value(metric, "final"),
+            "best": loaded.run.value(metric, "best", member.chooser),
+            "final": loaded.run.value(metric, "final", member.chooser),
             "up": loaded.per_round("up"),
             "down": loaded.per_round("down"),
             "folder": str(loaded.folder),

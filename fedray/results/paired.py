@@ -78,9 +78,9 @@ class Interval:
 
     @classmethod
     def of(cls, mean: float, std: float, n: int, level: float = 0.95) -> Interval:
-        """Return Student's t interval of `n` values with this mean and standard deviation."""
+        """Return Student's t interval of `n` values; NaN around the mean of a single value."""
         if n < 2:
-            return cls(mean, -math.inf, math.inf, 0.0, n)
+            return cls(mean, math.nan, math.nan, math.nan, n)
         from scipy.special import stdtrit  # three times faster than scipy.stats.t.ppf
 
         half = float(stdtrit(n - 1, (1 + level) / 2)) * std / math.sqrt(n)

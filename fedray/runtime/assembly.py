@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import DataConfig, Experiment, content_of, files_of
+from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
 from fedray.core import (
     Algorithm,
     Gate,
@@ -200,6 +200,7 @@ class Assembly:
     def plan(self) -> Plan:
         """Return the round loop's settings."""
         e = self.experiment
+        trains = "lr" not in keys_without_effect(e)
         return Plan(
             rounds=e.rounds,
             clients=e.data.clients,
@@ -207,7 +208,7 @@ class Assembly:
             eval_every=e.eval_every,
             faults=e.faults,
             facts=[(first, self._facts(data)) for first, data in self.data.phases],
-            lr=self.lr if self.schedule.changes else None,
+            lr=self.lr if self.schedule.changes and trains else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
             select=e.report.select,
@@ -242,7 +243,7 @@ def load_data(experiment: Experiment) -> FederatedData:
     Raises:
         UserError: when the data is missing, or cannot serve the clients or the method.
     """
-    keys = experiment.data
+    keys = image_keys(experiment)
     images = read_images(keys)
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
@@ -266,7 +267,7 @@ def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
     """Return the data with the public images of another source, if the experiment names one."""
     public: PublicData = experiment.data.public.build()
     random = Streams(experiment.seed).numpy("public")
-    other = public.read(data.images, experiment.data, random)
+    other = public.read(data.images, image_keys(experiment), random)
     return data if other is None else replace(data, public=other)
 
 
@@ -280,6 +281,15 @@ def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
 def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
     """Return the plug-ins' hashes, part of cache keys because plug-ins give names their meaning."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
+
+
+def image_keys(experiment: Experiment) -> DataConfig:
+    """Return an experiment's `data`, scaled by default as the CLIP of a prompt method expects."""
+    keys = experiment.data
+    prompts = algorithms.get(experiment.algorithm.name).requires.prompts
+    if keys.resize is not None or keys.image_size is None or not prompts:
+        return keys
+    return keys.model_copy(update={"resize": experiment.model.clip.build().resize()})
 
 
 def read_images(keys: DataConfig) -> ImageSet:
@@ -312,7 +322,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     if keys.names is not None:
         names = names_for(keys.names, names)
     else:
-        check_words(names, "give their names, in the order of the labels, with text.names")
+        check_words(names, "give them names with text.names={FOLDER: NAME, ...}")
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)

@@ -124,12 +124,7 @@ def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:
     if is_dense(experiment.model.group):
         _check_dense(experiment, method)
     pretrained = experiment.model.pretrained
-    if pretrained is not None and method.requires.prompts:
-        raise UserError(
-            f"model.pretrained={pretrained} loads backbones, but {method.name} trains prompts "
-            "around model.clip; remove model.pretrained"
-        )
-    if pretrained is not None:
+    if pretrained is not None and not method.requires.prompts:
         check_pretrained(pretrained, models)
 
 

@@ -8,43 +8,50 @@ raises a `Violation` with the first number that differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from ray import cloudpickle
 from torch import Tensor
 from torch.nn import Module
-from torch.testing import assert_close
 
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
-from fedray.core.stacked import stacks_of
 from fedray.errors import FedrayError, one_line
-from fedray.federation import Executor, Federation, Reply, Task
+from fedray.federation import Federation
 from fedray.models import Classifier
-from fedray.models.clip import small_clip_folder
-from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
+from fedray.runtime.draws import CHEAP, Scope, draw, merged, required
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor, Worker
+from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.runtime.traces import (
+    CPU,
+    MakeExecutor,
+    Reversed,
+    Trace,
+    Violation,
+    backwards,
+    compare_traces,
+    serial,
+    trace,
+)
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import Round
-from fedray.trees import Snapshot, StateTree, leaves, map_tensors
+from fedray.trees import StateTree, leaves, map_tensors
 
-CPU = torch.device("cpu")
 STACKING = 1e-3
 """Tolerance between stacked and unstacked clients, over two rounds.
 
@@ -70,21 +77,8 @@ SMALL: Tree = {
     "report": {"select": "test"},
 }
 """Three clients, two per round; all of them get new images before the last round."""
-CHEAP: Mapping[str, int] = {
-    "server_epochs": 1,
-    "public_epochs": 1,
-    "private_epochs": 1,
-    "target_steps": 2,
-    "inner_steps": 2,
-    "length": 2,
-    "cluster_rounds": 1,
-    "blocks": 0,
-}
-"""Cheap values of hyper-parameters, for methods that have them; a CLIP trains no blocks of text."""
-
-
-class Violation(FedrayError):
-    """A broken law; the message is the first difference."""
+DRAWN = (1, 2, 3)
+"""Seeds of the drawn experiments whose relations are checked."""
 
 
 # --- the experiment ------------------------------------------------------------------------------
@@ -102,131 +96,16 @@ def small_experiment(
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
     algorithm = core.algorithms.get(method)
-    cheap = {key: value for key, value in CHEAP.items() if key in algorithm.HParams.model_fields}
-    tree = {**tree, "algorithm": {"name": method, **cheap}}
+    cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.HParams.model_fields}
+    tree = merged({**tree, "algorithm": {"name": method, **cheap}}, required(algorithm))
     if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
-        tree["data"] = {**tree["data"], "image_size": 32, "samples": 60}
-    if algorithm.requires.public:
-        tree["data"] = {**tree["data"], "public": {"fraction": 0.2}}
-    if algorithm.requires.text:
-        encoder = {"name": "openclip", "path": str(small_clip_folder())}
-        tree["text"] = {"encoder": encoder, "style": "handcrafted"}
-        tree["model"] = {**tree["model"], "feature_dim": 256}
     if algorithm.requires.head:
         tree["finetune_epochs"] = 1
     return from_tree(tree, sets)
 
 
-# --- traces of rounds ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The numbers and states of one round.
-
-    Attributes:
-        round: its number.
-        numbers: metrics, accuracies, sizes and events, by name.
-        tensors: the states of the server and all clients, by path.
-    """
-
-    round: int
-    numbers: Mapping[str, Any]
-    tensors: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> Trace:
-        """Copy a round's numbers and the states after the round."""
-        numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
-        numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
-        numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
-        tree: dict[str, Any] = {"server": snapshot.server}
-        for client, state in clients.items():
-            tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
-        copies = {"/".join(path): tensor.cpu().clone() for path, tensor in leaves(tree)}
-        return cls(done.round, numbers, copies)
-
-    def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
-        """Describe each value that differs in another run of the same round.
-
-        A non-zero tolerance is relative and absolute; then only states are compared, because
-        accuracies may change by whole images.
-        """
-        for name in sorted({*self.tensors, *other.tensors}):
-            if not (name in self.tensors and name in other.tensors):
-                yield f"{name} is in one run only"
-                continue
-            expected, actual = self.tensors[name], other.tensors[name]
-            try:
-                assert_close(expected, actual, rtol=tolerance, atol=tolerance)
-            except AssertionError as error:
-                yield f"{name}: {one_line(error)}"
-        for name in sorted({*self.numbers, *other.numbers}) if tolerance == 0 else ():
-            value, other_value = self.numbers.get(name), other.numbers.get(name)
-            if value != other_value and not (value != value and other_value != other_value):
-                yield f"{name} is {value}, then {other_value}"
-
-
-def compare_traces(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
-    """Compare two runs round by round; raise a `Violation` at the first difference."""
-    for expected, actual in zip(first, second, strict=True):
-        for difference in expected.differences(actual, tolerance):
-            raise Violation(f"round {expected.round}: {difference}")
-
-
 # --- runs ----------------------------------------------------------------------------------------
-
-MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
-
-
-def trace(
-    assembly: Assembly,
-    make_executor: MakeExecutor,
-    device: torch.device = CPU,
-    make_federation: Callable[..., Federation] = Federation,
-) -> list[Trace]:
-    """Run an experiment to its end, with the server on `device`; return the trace of each round."""
-    use(assembly.experiment.plugins)
-    executor, server = make_executor(assembly), assembly.server(device)
-    a = assembly
-    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
-    states = executor.states
-    traces = [
-        Trace.of(done, federation.snapshot, dict(states.items())) for done in federation.rounds()
-    ]
-    executor.close()
-    return traces
-
-
-def serial(assembly: Assembly) -> SerialExecutor:
-    """Return a serial executor on the CPU."""
-    return SerialExecutor(assembly, CPU)
-
-
-class Reversed(SerialExecutor):
-    """A serial executor that runs the clients of each exchange in reverse order."""
-
-    def run(
-        self, task: Task, name: str, round_: int, down: core.Downlinks
-    ) -> tuple[dict[int, Reply], core.Total]:
-        """Run a step or a test for every key of `down`, in reverse order."""
-        if task != "sum":
-            return super().run(task, name, round_, dict(reversed([*down.items()])))
-        replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
-        for group in reversed([*stacks_of(sorted(down), self._assembly.experiment.stacked)]):
-            answers, total = super().run(task, name, round_, {c: down[c] for c in group})
-            replies |= answers
-            totals.append((total, len(group)))
-        sums = core.Sums(len(down))
-        for total, size in reversed(totals):
-            sums.add(total, size)
-        return dict(sorted(replies.items())), sums.total
-
-
-def backwards(assembly: Assembly) -> Reversed:
-    """Return a serial executor that runs the clients in reverse order."""
-    return Reversed(assembly, CPU)
 
 
 class Forgetful(SerialExecutor):
@@ -484,6 +363,19 @@ class Workers:
             pool.close()
 
 
+def check_drawn(subject: Subject) -> None:
+    """Check the relations of a few drawn experiments with the method."""
+    scope = Scope((subject.method.name,), plugins=subject.experiment.plugins)
+    for seed in DRAWN:
+        drawn = draw(seed, scope)
+        first = trace(Assembly(drawn.experiment), serial)
+        for relation, other in relations_of(drawn, scope, seed, count=2):
+            try:
+                check_relation(first, relation, other)
+            except Violation as error:
+                raise Violation(f"seed {seed}, {relation.name}: {error}") from None
+
+
 class Law(NamedTuple):
     """A law: its name, how it is checked, and a function that raises a `FedrayError`."""
 
@@ -511,6 +403,11 @@ LAWS = (
     Law("two workers", "two Ray workers", lambda s, workers: check_equal(s, workers(2))),
     Law("dropout", "networks with dropout, other seeds and order", lambda s, _: check_dropout(s)),
     Law("entries", "a subclass with another server entry", lambda s, _: check_state_entries(s)),
+    Law(
+        "relations",
+        "drawn experiments, with keys that change nothing",
+        lambda s, _: check_drawn(s),
+    ),
     Law("stacked", "two clients trained together, to 1e-3", lambda s, _: check_stacked(s)),
 )
 

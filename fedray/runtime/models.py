@@ -170,6 +170,7 @@ class BackboneModels(ModelProvider):
             "num_classes": len(data.class_names) if algorithm.requires.head else 0,
             "feature_dim": algorithm.setting.feature_dim,
             "hidden": experiment.model.projector,
+            "imagenet": experiment.model.pretrained is not None,
         }
         if experiment.model.projector is None:
             for architecture in dict.fromkeys(self.architectures):

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fedray.config import (
+    EXPERIMENTS,
     Experiment,
     MissingRoot,
     Tree,
+    flatten,
+    is_below,
     is_record,
+    keys_without_effect,
     load_experiment,
     missing_roots_allowed,
+    override,
     parse_assignments,
+    read_chain,
     read_experiment,
     with_read_plugins,
 )
+from fedray.errors import UserError
 from fedray.runtime.compatibility import check_compatible
 from fedray.runtime.fitted import with_measured_workers
 from fedray.runtime.inputs import missing_weights
+
+_log = logging.getLogger(__name__)
 
 
 def resolve(
@@ -38,18 +50,71 @@ def resolve(
     """
     pairs = parse_assignments(assignments)
     tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=not is_record(name))
-    return from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
+    pairs = [pair for pair in pairs if pair[0] != "plugins"]
+    experiment = from_tree(tree, pairs, given=flatten(override({}, pairs)))
+    name_without_effect(experiment, keys_of_user(name))
+    return experiment
 
 
-def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
-    """Resolve an experiment from a tree and parsed assignments."""
+def keys_of_user(base: str | Path | Mapping[str, Any]) -> Collection[str]:
+    """Return the dotted keys that the user's own files or a mapping set.
+
+    A complete configuration, such as a run's, has none, because it also states all defaults.
+    """
+    if isinstance(base, Mapping):
+        is_complete = Experiment.model_fields.keys() - {"plugins"} <= base.keys()
+        return () if is_complete else flatten(base).keys()
+    files = () if is_record(base) else read_chain(str(base))
+    own = (file.tree for file in files if not file.path.is_relative_to(EXPERIMENTS))
+    return {key for tree in own for key in flatten(tree)}
+
+
+def from_tree(
+    tree: Tree, pairs: Iterable[tuple[str, Any]] = (), given: Collection[str] = ()
+) -> Experiment:
+    """Resolve an experiment from a tree and parsed assignments.
+
+    Args:
+        tree: plain data, as returned by `read_experiment`.
+        pairs: dotted keys and values, as returned by `parse_assignments`.
+        given: dotted keys that the user gave for this experiment; those that nothing reads are
+            refused, or named if another key switches them off.
+    """
     pairs = list(pairs)
     try:
         experiment = with_measured_workers(tree, pairs)
     except MissingRoot as error:
         raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
     check_compatible(experiment)
+    if given:
+        refuse_without_effect(experiment, given)
     return experiment
+
+
+def refuse_without_effect(experiment: Experiment, given: Collection[str]) -> None:
+    """Refuse keys that nothing reads; log those that another key switches off."""
+    for key, cause in keys_without_effect(experiment).items():
+        keys = [one for one in given if is_below(one, [key])]
+        if keys and cause.is_refused:
+            raise UserError(f"{_named(keys[0])} has no effect: {cause.reason}; remove it")
+    name_without_effect(experiment, given)
+
+
+def name_without_effect(experiment: Experiment, keys: Collection[str]) -> None:
+    """Log the keys that nothing reads, with the reasons."""
+    for key, cause in keys_without_effect(experiment).items():
+        for one in sorted(one for one in keys if is_below(one, [key])):
+            _log_once(f"{_named(one)} has no effect: {cause.reason}")
+
+
+def _named(key: str) -> str:
+    return key.removesuffix(".name")
+
+
+@cache
+def _log_once(remark: str) -> None:
+    """Log a remark on keys once per process."""
+    _log.warning("%s", remark)
 
 
 def _missing_weights(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> list[str]:

@@ -377,24 +377,25 @@ class Run:
         """Return a metric by round, for the rounds in which it was measured."""
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
-    def best_round(self, metric: str, select: Select | None = None) -> int | None:
+    def best_round(self, metric: str) -> int | None:
         """Return the best round of a metric, see `chosen_by`; None if no images select it."""
         curve = self.curve(metric)
         measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
-        name = chosen_by(self.info.metric(metric), measured, select or self.info.select)
+        name = chosen_by(self.info.metric(metric), measured, self.info.select)
         if name is None:
             return None
         chooser = {round_: value for round_, value in self.curve(name).items() if round_ in curve}
         return best_round(chooser, self.info.metric(name).direction)
 
-    def value(
-        self, metric: str, at: Literal["best", "final"], select: Select | None = None
-    ) -> float | None:
-        """Return the metric in its best round (see `best_round`) or last round; None without it."""
+    def value(self, metric: str, at: Literal["best", "final"], chooser: str) -> float | None:
+        """Return a metric in the best round of the metric `chooser`, or in its last round.
+
+        None if there is no such round, or it did not measure the metric.
+        """
         curve = self.curve(metric)
         if at == "best":
-            best = self.best_round(metric, select)
-            return None if best is None else curve[best]
+            best = self.best_round(chooser)
+            return None if best is None else curve.get(best)
         return list(curve.values())[-1] if curve else None
 
 

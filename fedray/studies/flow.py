@@ -44,7 +44,7 @@ from fedray.studies.cell import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, untested_rows
 from fedray.studies.plan import StudyPlan
-from fedray.studies.ready import check_stored, get_ready
+from fedray.studies.ready import check_first_rung, check_stored, get_ready
 from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
@@ -112,6 +112,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     say_next(f"reading the {request.kind} {request.name}")
     study = begin_or_resume(request)
     firsts = check_cells(study.cells)
+    check_first_rung(study.plan, firsts[0])
     if not study.plan.is_sweep:
         check_rows_differ(study.cells)
     fetch_missing(study.store)

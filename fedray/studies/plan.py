@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.config import Experiment, Tree, flatten, parents_first, with_used_plugins
+from fedray.config import (
+    Experiment,
+    Tree,
+    flatten,
+    override,
+    parents_first,
+    with_used_plugins,
+)
 from fedray.errors import UserError
 from fedray.results.design import Config, Design, Place
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
@@ -75,6 +83,8 @@ class StudyPlan(Design):
         Later keys override earlier ones, in this order: the study's, the row's algorithm, the
         column's, `report.rounds`, the row's, the command line's, `tuning.rounds`, the
         configuration's. So a row that sets rounds reports them, but tunes as long as all others.
+        A row or column that names another component drops the parameters that the study sets for
+        it; what the command line sets, and in a sweep the study, stays beside every configuration.
         Only the plug-ins that the run uses enter its identity.
 
         Raises:
@@ -84,19 +94,27 @@ class StudyPlan(Design):
 
         row = self.rows[place.row]
         base = self.bases[row.experiment or self.experiment]
-        pairs = [*self.defaults(base), *parents_first(self.set.items())]
-        if row.algorithm is not None:
-            pairs.append(("algorithm", row.algorithm))
-        pairs += [
-            *parents_first(self.columns[place.column].items()),
-            *_rounds(self.report.rounds),
-            *parents_first(row.set.items()),
-            *parents_first(self.given.items()),
-            *_rounds(self.tuning.rounds if phase == "tuning" else None),
-            *parents_first(config.items()),
-            ("seed", seed),
+        layers: list[Iterable[tuple[str, Any]]] = [
+            [*self.defaults(base), *self.set.items()],
+            [] if row.algorithm is None else [("algorithm", row.algorithm)],
+            self.columns[place.column].items(),
+            [*_rounds(self.report.rounds), *row.set.items()],
+            [
+                *self.given.items(),
+                *_rounds(self.tuning.rounds if phase == "tuning" else None),
+                *config.items(),
+                ("seed", seed),
+            ],
         ]
-        return with_used_plugins(from_tree(base, pairs))
+        if self.is_sweep:
+            layers = [chain.from_iterable(layers)]
+        pairs = chain.from_iterable(map(parents_first, layers))
+        shared = {**self.set, **self.given} if self.is_sweep else {}
+        own = {**shared, **row.set, **config}
+        if {"algorithm", "algorithm.name"} & config.keys():  # other methods of the space read them
+            own = {}
+        given = flatten(override({}, parents_first(own.items())))
+        return with_used_plugins(from_tree(base, pairs, given=given))
 
     def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
         """Yield a study's defaults for keys that the experiment does not set.

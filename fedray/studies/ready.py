@@ -12,9 +12,12 @@ from filelock import FileLock
 from fedray.activity import say_next
 from fedray.config import IMAGES, Experiment, keys_of
 from fedray.errors import UserError
+from fedray.evaluation.metrics import declared_metrics
 from fedray.plugins import use
 from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
+from fedray.studies.plan import StudyPlan
 from fedray.studies.study import TRIAL_LOCK, Study
 from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
@@ -65,6 +68,18 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
                 print(f"given up: {why}")
                 study.tell(needed, "failed", why)
     return concurrent
+
+
+def check_first_rung(plan: StudyPlan, experiment: Experiment) -> None:
+    """Raise an error if ASHA would compare a sweep's runs before their first evaluation."""
+    asha, every = plan.tuning.asha, experiment.eval_every
+    chooser = find_metric(plan.chosen_by(next(iter(plan.rows))), declared_metrics())
+    tested = chooser is None or chooser.on != "train"
+    if asha is not None and tested and not 0 < every <= asha.grace_rounds:
+        raise UserError(
+            f"tuning.asha.grace_rounds={asha.grace_rounds}: no run has been evaluated by then "
+            f"(eval_every={every}); set it to at least eval_every"
+        )
 
 
 def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
@@ -180,16 +195,18 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
     Raises:
         UserError: naming the runs.
     """
-    from fedray.runtime.assembly import read_images
+    from fedray.runtime.assembly import image_keys, read_images
 
     checksums: dict[str, str | None] = {}
     changed = []
     for folder, experiment in runs:
         use(experiment.plugins)
-        data = experiment.data.model_copy(update={"download": False})
         keys = {key.removeprefix("data.") for key in keys_of(IMAGES)}
-        if (key := data.model_dump_json(include={*keys, "root"})) not in checksums:
+        clip = experiment.model.model_dump_json(include={"clip"})
+        key = experiment.data.model_dump_json(include={*keys, "root"}) + clip
+        if key not in checksums:
             try:
+                data = image_keys(experiment).model_copy(update={"download": False})
                 checksums[key] = read_images(data).sha256
             except UserError:
                 checksums[key] = None

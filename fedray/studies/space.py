@@ -26,6 +26,8 @@ from fedray.streams import Streams
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
+MOST_DRAWS = 100
+"""Maximal number of random draws for each configuration that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -256,19 +258,21 @@ def corners(axes: Sequence[Axis]) -> list[Config]:
 
 
 def draws(axes: Sequence[Axis], count: int, seed: int) -> list[Config]:
-    """Return at most `count` distinct random draws; listed values are equally likely.
+    """Return `count` distinct random draws, or the whole space if it is smaller.
 
-    All methods get the same draws of a shared axis: the random numbers depend on the axis, the
-    index of the draw and the seed only.
+    Listed values are equally likely. All methods get the same draws of a shared axis: the random
+    numbers depend on the axis, the index of the draw and the seed only.
     """
-    streams = Streams(seed)
-    points = {
-        axis.key: np.random.default_rng(streams.entropy(f"table search {axis.key}")).random(count)
+    streams, size = Streams(seed), count_points(axes)
+    generators = {
+        axis.key: np.random.default_rng(streams.entropy(f"table search {axis.key}"))
         for axis in axes
     }
     drawn: list[Config] = []
-    for number in range(count):
-        config = _merge(_draw(axis, float(points[axis.key][number])) for axis in axes)
+    for _ in range(MOST_DRAWS * count):  # values of a narrow range are rounded to a few
+        if len(drawn) == (count if size is None else min(count, size)):
+            break
+        config = _merge(_draw(axis, float(generators[axis.key].random())) for axis in axes)
         if config not in drawn:
             drawn.append(config)
     return drawn

@@ -92,9 +92,9 @@ def _draw(result: SweepOutcome, path: Path) -> None:
         {
             **_by_axis(result, number),
             "interval": intervals[number],
-            "chooser": None if plan.select == "nothing" else row["objective"],
+            "is_best": number == result.best,
         }
-        for number, row in result.ended.to_dict("index").items()
+        for number in result.ended.index
         if intervals[number] is not None
     ]
     when = f"round {plan.how}" if plan.at == "best" else "last round"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fedray.config import read_plugins
-from fedray.results.design import Config
+from fedray.config import is_below, keys_without_effect, read_plugins
+from fedray.results.design import Config, Place
 from fedray.results.paired import Interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
@@ -124,8 +124,14 @@ class SweepOutcome:
         scores = [self.intervals("score")[number] for number in (best, *self.ended.index)]
         first, *ended = [score for score in scores if score is not None]
         notes = [_spread_note(first, ended)] if len(ended) > 1 else []
+        ties = [str(number) for number in self.ranked[1:] if self._is_tie(number, best)]
+        notes += [f"trial(s) {', '.join(ties)} tie with trial {best}, the first"] if ties else []
         notes += [f"the best lies at an edge: {edge}" for edge in self._edges(self.configs[best])]
         return notes
+
+    def _is_tie(self, number: int, best: int) -> bool:
+        scores = self.ended["score"]
+        return bool(round(scores[number], DECIMALS) == round(scores[best], DECIMALS))
 
     def _edges(self, best: Config) -> Iterator[str]:
         """Yield where the best configuration lies at the end of an axis."""
@@ -185,10 +191,9 @@ def _mean(values: pandas.Series) -> float:
 
 
 def _std(values: pandas.Series) -> float:
-    """Return the sample standard deviation; 0 for one seed, NaN while a seed is missing."""
-    if values.isna().any():
-        return math.nan
-    return statistics.stdev(values.tolist()) if len(values) > 1 else 0.0
+    """Return the sample standard deviation; NaN for one seed, or while a seed is missing."""
+    missing = values.isna().any() or len(values) < 2
+    return math.nan if missing else statistics.stdev(values.tolist())
 
 
 def _range(rounds: pandas.Series) -> str:
@@ -200,8 +205,9 @@ def _range(rounds: pandas.Series) -> str:
 
 
 def _interval(values: Sequence[float]) -> Interval:
-    mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    return replace(Interval.of(mean, std, len(values)), values=tuple(values))
+    mean, n = statistics.fmean(values), len(values)
+    std = statistics.stdev(values) if n > 1 else math.nan
+    return replace(Interval.of(mean, std, n), values=tuple(values))
 
 
 def _status(statuses: pandas.Series) -> str:
@@ -221,6 +227,10 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     defaults = {k: v for k, v in plan.defaults(base) if run_defaults.get(k) != v}
     rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
     pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
+    place = Place(next(iter(plan.rows)), next(iter(plan.columns)))
+    experiment = plan.experiment_of(place, dict(config), "tuning", plan.report.seeds[0])
+    unread = [key for key, why in keys_without_effect(experiment).items() if why.is_refused]
+    pairs = {key: value for key, value in pairs.items() if not is_below(key, unread)}
     if plan.report.seeds[0] != base.get("seed", 0):
         pairs["seed"] = plan.report.seeds[0]
     keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]

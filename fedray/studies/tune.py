@@ -430,6 +430,11 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
         return None
     runs = [run for cell, state in study.states() for run in state.pending or cell.usual_runs()]
     rounds = max(run.experiment.rounds for run in runs)
+    if study.ends:
+        print(
+            "ASHA compares the runs from now on; those that ended before are not in its rungs, "
+            "so it may stop others than in an undisturbed sweep"
+        )
     return _Asha(
         time_attr="round",
         max_t=rounds,

@@ -280,8 +280,17 @@ class Store:
             held, rounds, params = self._sync_content(run)
         files = 0
         if not run.is_going:
-            files = self._add_files(held, run)
             self._delete_empty_twins(held, run.key)
+            try:
+                files = self._add_files(held, run)
+            except Exception as error:
+                if refused(error):
+                    raise
+                raise UserError(
+                    f"MLflow has its params and metrics, but not its files: "
+                    f"{reason(error, self.uri)}; a server that serves artifacts can take them "
+                    "(mlflow server --artifacts-destination DIR)"
+                ) from error
         self._held[run.key] = held
         return Added(held.run_id, rounds, params, files)
 
@@ -429,12 +438,13 @@ class Store:
         from mlflow.entities import Param, RunTag
 
         params = {name: value for name, value in run.params.items() if name not in held.params}
-        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
         tags = {
             name: shorten(value, MAX_TAG)
-            for name, value in {**run.tags, **parent}.items()
+            for name, value in run.tags.items()
             if name not in held.tags
         }
+        parent = self._parent_tag(run)  # the former one may have been deleted
+        tags |= {name: value for name, value in parent.items() if held.tags.get(name) != value}
         batch.add("params", [Param(*item) for item in params.items()])
         batch.add("tags", [RunTag(*item) for item in tags.items()])
         held.params |= params.keys()

@@ -47,7 +47,7 @@ class Preprocessing:
     def __str__(self) -> str:
         colour = "grey" if self.channels == 1 else "RGB"
         way = f"{self.resize or self.resampling}, centre crop"
-        way = "both sides scaled" if self.resize == "squash" else way
+        way = "both sides scaled" if (self.resize or "").startswith("squash") else way
         scaled = f", {way}" if self.height == self.width else ""
         return f"{self.width}x{self.height} pixels, {colour}{scaled}, in [-1, 1]"
 
@@ -104,6 +104,13 @@ class Preprocessing:
                 f"the images have the shape {list(batch.shape)}, which is three grey images or one "
                 f"in RGB; pass them as [3, 1, {height}, {width}] or [1, 3, {height}, {width}]"
             )
+        one_alpha = batch.ndim == 3 and batch.shape[-1] in _WITH_ALPHA and self.width > 4
+        first_alpha = batch.ndim == 3 and len(batch) == 4 and self.channels == 3
+        if one_alpha or first_alpha:
+            raise UserError(
+                f"the images have the shape {list(batch.shape)}, which may be one image with "
+                "transparency; pass it as a PIL image, or without its alpha channel"
+            )
         if batch.ndim == 2 or (batch.ndim == 3 and (batch.shape[0] in _COLOURS or _last(batch))):
             batch = batch.unsqueeze(0)
         if batch.ndim == 3:
@@ -135,6 +142,8 @@ class Preprocessing:
 
 
 _COLOURS = (1, 3)
+_WITH_ALPHA = (2, 4)
+"""Channels of grey and RGB images with transparency."""
 
 
 def _last(images: Tensor) -> bool:

@@ -18,7 +18,7 @@ from fedray.data.sources import sources
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
-from fedray.runtime.assembly import Assembly
+from fedray.runtime.assembly import Assembly, image_keys
 from fedray.runtime.isolation import Isolation
 from fedray.storage.kept_models import KeptModels, ModelFacts
 from fedray.streams import torch_seeded
@@ -266,7 +266,7 @@ class TrainedModels:
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of images for the models."""
-        keys = self.assembly.experiment.data
+        keys = image_keys(self.assembly.experiment)
         resampling = sources.get(keys.source.name).resampling
         return Preprocessing(*self.facts.image, resampling, keys.resize)
 

@@ -75,6 +75,19 @@ def test_an_experiment_comes_from_a_name_a_file_or_a_mapping(tmp_path):
     assert of_name.identity != other.identity
 
 
+def test_a_key_that_was_given_stays_with_another_method_or_is_refused():
+    settings = {"data.partition.alpha": 0.1, "algorithm.lambda": 10.0}
+    tsp = fedray.Experiment("fedtsp_digits", settings, rounds=5)
+    proto = tsp.but(algorithm="fedproto")
+    assert proto.config["algorithm"]["lambda"] == 10.0
+    given = fedray.Experiment("fedtsp_digits", settings, rounds=5, algorithm="fedproto")
+    assert proto.identity == given.identity
+    latest = tsp.but(algorithm={"name": "fedproto", "lambda": 4.0})
+    assert latest.config["algorithm"]["lambda"] == 4.0
+    with pytest.raises(UserError, match="lambda"):
+        tsp.but(algorithm="fedavg")
+
+
 def test_a_callback_sees_every_round_and_changes_no_number(small, tmp_path):
     seen = []
 

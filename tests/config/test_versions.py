@@ -32,7 +32,7 @@ USES = [
     ("learning rate schedule", "cosine", ["lr_schedule=cosine"]),
     ("architecture", "cnn2", []),
     ("model group", "digits", []),
-    ("CLIP", "small", []),
+    ("CLIP", "small", ["algorithm=promptfl"]),
     ("data source", "digits", []),
     ("partition", "iid", ["data.partition=iid"]),
     ("partition", "dirichlet", ["data.evolution=repartition", PHASES]),
@@ -43,6 +43,7 @@ USES = [
 ]
 """Kind and name of an entry, and the keys with which `fedtsp_digits` uses it."""
 OTHERS = [
+    ("CLIP", "small"),
     ("algorithm", "fedprox"),
     ("architecture", "resnet18"),
     ("partition", "iid"),

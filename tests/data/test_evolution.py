@@ -81,6 +81,9 @@ def test_few_shot_phases_keep_their_tests_and_are_not_mixed_with_partitions(test
     found = [data for _, data in phases(few, "dominant_class", "dominant_class")]
     trained, tested = ([every(getattr(data, part)) for data in found] for part in ("train", "test"))
     assert not np.intersect1d(np.concatenate(trained), np.concatenate(tested)).size
+    for number, data in enumerate(found):
+        earlier = np.concatenate(trained[: number + 1])
+        assert not np.intersect1d(earlier, every(data.validation)).size
     whole = component("partition", "iid")
     for mixed in ((few, "iid"), (whole, "dominant_class"), (few, "dominant_class", "iid")):
         with pytest.raises(UserError, match="dominant_class draws few images"):

@@ -132,3 +132,34 @@ def test_what_is_wrong_is_one_sentence(root, spoil, message):
     spoil(root)
     with pytest.raises(UserError, match=message):
         load_images("nifti_folder", root)
+
+
+def turned(mask):
+    """The same mask in the same place, stored with x from right to left."""
+    return mask[::-1], np.array([[-1, 0, 0, 5], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (turned, None),
+        (lambda mask: (mask + 1e-5, np.eye(4) + 1e-4), None),
+        (lambda mask: (mask, np.diag([-1.0, -1, 3, 1])), "affines"),
+        (lambda mask: (mask, np.diag([1.0, 1, 3, 1])), "affines"),
+        (lambda mask: (mask, np.eye(4) + np.eye(4, k=3)), "affines"),
+        (lambda mask: (mask * 0.7, np.eye(4)), "whole numbers"),
+    ],
+    ids=["turned", "rounded", "mirrored", "stretched", "shifted", "soft"],
+)
+def test_a_mask_covers_what_it_marks(tmp_path, change, message):
+    root = tmp_path / "mri"
+    for number in range(2):
+        patient(root / "a", f"Case{number}")
+    plain = load_images("nifti_folder", root)
+    path = root / "a" / "Case1_segmentation.nii.gz"
+    save(path, *change(nibabel.load(path).get_fdata()))
+    if message is None:
+        assert np.array_equal(load_images("nifti_folder", root).masks, plain.masks)
+    else:
+        with pytest.raises(UserError, match=message):
+            load_images("nifti_folder", root)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedray.federation import Federation
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Trace, serial, trace
+from fedray.runtime.traces import Trace, serial, trace
 
 VICTIM, ROUND = 1, 2
 """The client that misbehaves, and when."""

@@ -19,8 +19,8 @@ from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
 from fedray.errors import ClientError
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import compare_traces
 from fedray.runtime.resolve import from_tree
+from fedray.runtime.traces import compare_traces
 
 Reply = Callable[[Client, Any, ClientState], Any]
 

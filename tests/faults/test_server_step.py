@@ -15,9 +15,9 @@ from rounds import rounds_in
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
-from fedray.runtime.conformance import serial
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
+from fedray.runtime.traces import serial
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import MEASURED_SECONDS
 

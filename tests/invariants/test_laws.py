@@ -22,7 +22,6 @@ from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.conformance import (
     LAWS,
     Subject,
-    Violation,
     check_dropout,
     check_equal,
     check_resume,
@@ -30,6 +29,7 @@ from fedray.runtime.conformance import (
     small_experiment,
 )
 from fedray.runtime.ray_executor import RayExecutor
+from fedray.runtime.traces import Violation
 
 KEEPING = (
     *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),

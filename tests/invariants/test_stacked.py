@@ -21,7 +21,8 @@ from fedray.federation import Federation
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Trace, compare_traces, serial, small_experiment, trace
+from fedray.runtime.conformance import small_experiment
+from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 CLOSE = 1e-5
 MOMENTUM = ("optimizer", {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3})

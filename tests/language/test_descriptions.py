@@ -64,15 +64,14 @@ def test_shipped_files_fit_the_data(name):
 
 
 def test_eq3_texts_by_hand(tmp_path):
-    found = load_descriptions(write(tmp_path, {"Ice cream": ENTRY}), ["ice_cream"])
+    entry = {**ENTRY, "Short Label": "gelato"}
+    found = load_descriptions(write(tmp_path, {"Ice cream": entry}), ["ice_cream"])
     assert texts(found, ["ice_cream"], "fine") == [
-        [f"A photo of a ice cream: {aspect}" for aspect in ("fur", "whiskers", "a tail")]
+        [f"A photo of a gelato: {aspect}" for aspect in ("fur", "whiskers", "a tail")]
     ]
-    assert texts(found, ["ice_cream"], "short") == [
-        ["A photo of a ice cream: a small furry animal"]
-    ]
+    assert texts(found, ["ice_cream"], "short") == [["A photo of a gelato: a small furry animal"]]
     assert texts(found, ["ice_cream"], "long", "{label}, {description}") == [
-        ["ice cream, It has fur. It has whiskers."]
+        ["gelato, It has fur. It has whiskers."]
     ]
     assert texts(None, ["ice_cream"], "handcrafted") == [["A photo of a ice cream."]]
     assert texts(None, ["ice_cream"], "name") == [["ice cream"]]
@@ -83,7 +82,7 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     found = load_descriptions(path, ["c", "A"])
     assert [entry.label for entry in found.classes.values()] == ["c", "a"]
     assert texts(found, ["A", "c"], "fine", "{label} {description}") == [
-        ["A fur", "A whiskers", "A a tail"],
+        ["a fur", "a whiskers", "a a tail"],
         ["c fur", "c whiskers", "c a tail"],
     ]
 

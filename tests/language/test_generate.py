@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import requests
 
 from fedray.cli.main import main as fedray
 from fedray.errors import UserError
@@ -171,6 +172,35 @@ def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server,
         assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
 
 
+CAT = json.dumps(entry("cat"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f'<think>I fill in {{"Short Label": ...}}.</think>\n{CAT}', None),
+        (f"```json\n{CAT}\n```\nThe braces {{}} are kept.", None),
+        ([{"type": "thinking", "thinking": []}, {"type": "text", "text": CAT}], None),
+        (None, "no answer .*length"),
+        ([], "no answer .*length"),
+        ({"error": {"message": "overloaded"}}, "overloaded"),
+    ],
+)
+def test_answers_as_other_models_write_them(monkeypatch, content, message):
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "tiny")
+    choice = {"finish_reason": "length", "message": {"content": content}}
+    reply = requests.Response()
+    reply.status_code = 200
+    whole = content if isinstance(content, dict) else {"choices": [choice]}
+    reply._content = json.dumps(whole).encode()
+    monkeypatch.setattr(Endpoint, "_post", lambda self, messages: reply)
+    if message is None:
+        assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
+    else:
+        with pytest.raises(UserError, match=message):
+            generate_descriptions(["cat"], endpoint)
+
+
 @pytest.mark.slow
 def test_retry_after_is_respected(endpoint, server, monkeypatch):
     slept: list[float] = []
@@ -231,6 +261,8 @@ def test_classes(tmp_path):
     (tmp_path / "lines.txt").write_text("cat\n\nice cream\n")
     assert read_classes("cat, ice cream,") == ["cat", "ice cream"]
     assert read_classes(str(tmp_path / "lines.txt")) == ["cat", "ice cream"]
+    assert read_classes("T-shirt/top,Trouser") == ["T-shirt/top", "Trouser"]
+    assert read_classes('[cat, "dogs, all", 3]') == ["cat", "dogs, all", "3"]
     for text, message in (
         ("none.txt", r"the file none\.txt does not exist"),
         (" , ", "holds no class names"),

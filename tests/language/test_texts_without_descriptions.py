@@ -58,7 +58,7 @@ def test_names_by_a_list(text_tower_of, tmp_path):
     with pytest.raises(UserError, match=r"no shipped list 'imagnet100'.*Did you mean 'imagenet1"):
         load_names("imagnet100")
     file.write_text('{"a": 1}')
-    with pytest.raises(UserError, match=r"names\.json: input should be a valid array"):
+    with pytest.raises(UserError, match=r"names\.json"):
         load_names(str(file))
 
 

@@ -282,3 +282,23 @@ def test_the_baselines_network_has_the_papers_number_of_parameters():
     with torch.device("meta"):  # 9216-4096-4096-10 with batch norm
         model = BackboneClassifier(alexnet.make(3, 256), alexnet.raw, 4096, 10, hidden=4096)
     assert sum(p.numel() for p in model.parameters()) == 57_063_498
+
+
+@torch.no_grad()
+def test_images_are_scaled_as_the_weights_expect(tmp_path):
+    state = theirs("resnet18").state_dict()
+    torch.save(state, tmp_path / "weights.pth")
+    colour = ["data.channels=3", "model.group=resnet18"]
+    experiment = resolve("fedavg_digits", [*colour, f"model.pretrained={tmp_path / 'weights.pth'}"])
+    models = Assembly(experiment).models
+    model = models.empty("resnet18")
+    model.load_state_dict(models.initial("resnet18"))
+    official = theirs("resnet18")
+    official.fc = nn.Identity()
+    pixels = (images() + 1) / 2
+    transform = torchvision.transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    expected = official(transform(pixels))
+    found = model.eval().extractor(images())
+    assert torch.allclose(found[:, :512], expected, rtol=1e-4, atol=1e-5)
+    assert "versions" in experiment.record()
+    assert "versions" not in resolve("fedavg_digits", colour).record()

@@ -28,11 +28,6 @@ from fedray.runtime.compatibility import check_compatible
         ),
         ("promptfl", {"finetune_epochs": 1}, r"finetune_epochs=1 trains heads, but promptfl's"),
         (
-            "promptfl",
-            {"model.pretrained": "weights.pth"},
-            r"model\.pretrained=.* loads backbones, but promptfl trains prompts",
-        ),
-        (
             "fedavg",
             {"data.novel": True, "data.test": "official"},
             r"data\.novel=true tests classes",

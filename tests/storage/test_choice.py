@@ -40,31 +40,41 @@ def planted(select="validation", *, held=True, **config) -> Run:
 def test_the_best_round_is_chosen_on_validation_and_its_test_is_reported():
     best = planted().best
     assert (best.round, best.local_accuracy, best.validation) == (1, 0.5, 0.8)
-    assert planted().value("local_accuracy", "best") == 0.5
-    assert planted().value("validation/local_accuracy", "best") == 0.8
-    assert planted().value("local_accuracy", "final") == 0.6
+    assert planted().value("local_accuracy", "best", "local_accuracy") == 0.5
+    assert planted().value("validation/local_accuracy", "best", "validation/local_accuracy") == 0.8
+    assert planted().value("local_accuracy", "final", "local_accuracy") == 0.6
+
+
+def test_every_metric_is_read_in_the_round_of_the_one_that_chooses():
+    run = planted()
+    run.rounds[3].metrics["validation/global_accuracy"] = 0.9
+    for done, value in zip(run.rounds, (0.1, 0.2, 0.3, 0.8), strict=True):
+        done.metrics["global_accuracy"] = value
+    assert run.value("global_accuracy", "best", "global_accuracy") == 0.8
+    assert run.value("global_accuracy", "best", "local_accuracy") == 0.2
 
 
 def test_the_papers_switch_chooses_on_the_test_and_never_the_untrained_model():
     run = planted("test")
     assert (run.best.round, run.best.local_accuracy) == (2, 0.9)
-    assert run.value("local_accuracy", "best") == 0.9
-    assert planted().value("local_accuracy", "best", "test") == 0.9
+    assert run.value("local_accuracy", "best", "local_accuracy") == 0.9
 
 
 def test_without_validation_images_nothing_is_chosen():
     run = planted(held=False)
     assert run.best is None
-    assert run.value("local_accuracy", "best") is None
-    assert run.value("local_accuracy", "final") == 0.6
-    assert run.value("train_loss", "best") == pytest.approx(1 / 3), "training chooses for itself"
-    assert run.value("dice", "best") is None
+    assert run.value("local_accuracy", "best", "local_accuracy") is None
+    assert run.value("local_accuracy", "final", "local_accuracy") == 0.6
+    assert run.value("train_loss", "best", "train_loss") == pytest.approx(1 / 3), (
+        "training chooses for itself"
+    )
+    assert run.value("dice", "best", "dice") is None
     assert (Run(run.info).best, Run(run.info).done) == (None, -1)
 
 
 def test_what_validation_images_cannot_give_is_taken_in_the_headlines_round():
-    assert planted().value("accuracy_novel", "best") == 0.5
-    assert planted("test").value("accuracy_novel", "best") == 0.9
+    assert planted().value("accuracy_novel", "best", "accuracy_novel") == 0.5
+    assert planted("test").value("accuracy_novel", "best", "accuracy_novel") == 0.9
 
 
 @pytest.mark.parametrize("select", ["validation", "test"])

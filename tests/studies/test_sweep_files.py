@@ -65,6 +65,10 @@ def _chosen_on_the_test(here):
         ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
         ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
         ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
+        (
+            {"asha": {"grace_rounds": 1}, "scales": laptop(set={"eval_every": 2})},
+            "tuning.asha.grace_rounds=1",
+        ),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
         (
             {"asha": {}, "search": "tpe", "configurations": 2},
@@ -457,13 +461,27 @@ def test_the_longest_runs_begin_first(here):
 def test_the_best_configuration_is_a_command_that_resolves(here):
     from fedray.runtime.resolve import resolve
 
-    write_sweep(scales=laptop(set={"data": {"clients": 2}, "text": {"template": "a {label}"}}))
+    write_sweep(scales=laptop(set={"data": {"clients": 2}, "name": "a {label}"}))
     study = sweep("rounds=7", "seed=4")
     config = {"algorithm.lambda": 0.30000000000000004}
     words = shlex.split(best_command(study.plan, config))
     assert words[:3] == ["python", "-m", "fedray.run"]
     wanted = study.cells[0].run_spec(config, "tuning", 4)
     assert resolve(words[3], words[4:]).identity() == wanted.experiment.identity()
+
+
+@pytest.mark.parametrize("given", [(), ("algorithm.lambda=3",)])
+def test_a_sweep_over_methods_keeps_what_is_set_beside_them(here, given):
+    from fedray.runtime.resolve import resolve
+
+    keys = {} if given else {"set": {"algorithm.lambda": 3}}
+    write_sweep(scales=laptop(**keys), space={"algorithm": {"grid": ["fedproto", "fedtgp"]}})
+    study = sweep(*given)
+    for config in study.plan.configurations("all"):
+        spec = study.cells[0].run_spec(config, "tuning", 0)
+        assert spec.experiment.tree()["algorithm"]["lambda"] == 3
+        words = shlex.split(best_command(study.plan, config))
+        assert resolve(words[3], words[4:]).identity() == spec.experiment.identity()
 
 
 # --- search ---------------------------------------------------------------------------------------

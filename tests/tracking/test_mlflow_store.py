@@ -169,6 +169,14 @@ def test_children_belong_to_their_parent(uri: str) -> None:
     parent = runs["p"].info.run_id
     assert parents == {"p": None, "early": parent, "a": parent, "b": parent}
 
+    held.client.delete_run(parent)
+    store = Store(uri, "sweep")
+    for key, parent in (("p", None), ("a", "p"), ("b", "p")):
+        store.sync(tracked(key, parent=parent))
+    runs = {run.info.run_name: run for run in held.runs("sweep")}
+    parents = {runs[name].data.tags["mlflow.parentRunId"] for name in "ab"}
+    assert parents == {runs["p"].info.run_id}, "a deleted parent is made again for all children"
+
 
 def test_a_run_is_found_in_another_experiment(uri: str) -> None:
     Store(uri, "old name").sync(tracked())
@@ -338,7 +346,7 @@ def test_a_server_of_files_that_is_down_does_not_keep_a_run_open(tmp_path: Path,
 
     flaky = Flaky(uri, "log_artifact", log_artifact)
     run = tracked(status="FINISHED", rounds=ROUNDS, files=[(tmp_path / "file", "")])
-    with pytest.raises(ConnectionError):
+    with pytest.raises(UserError, match="files"):
         flaky.sync(run)
     assert Held(uri).run().info.status == "FINISHED"
     added = Store(uri, "digits").sync(run)

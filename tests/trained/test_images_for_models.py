@@ -117,6 +117,16 @@ def test_three_grey_images_are_not_taken_for_one_in_rgb(model, images):
         model(images)
 
 
+@pytest.mark.parametrize(
+    ("model", "shape"), [(GREY, (57, 71, 4)), (RGB, (9, 9, 2)), (RGB, (4, 9, 9))]
+)
+def test_one_image_with_transparency_is_not_taken_for_several(model, shape):
+    for images in (np.zeros(shape, np.uint8), torch.zeros(shape)):
+        with pytest.raises(UserError, match="transparency"):
+            model(images)
+    assert len(GREY(np.zeros((4, 9, 9), np.uint8)).values) == 4
+
+
 def test_a_model_of_squashed_images_squashes(tmp_path):
     pixels = np.zeros((20, 80, 3), np.uint8)
     pixels[:, :20] = 255

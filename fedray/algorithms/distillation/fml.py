@@ -44,7 +44,8 @@ class FML(MutualLearning, AuxiliaryAveraging):
     class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
         alpha: float = Field(0.5, ge=0, le=1)
         """α, weight of the labels in the loss of the client's own model; the small model's outputs
-        have weight 1 - α. 1 gives Local. FedTSP's comparison: 0.5."""
+        have weight 1 - α. 1 trains it as Local, unless `teacher_gradients` or `clip_norm` couple
+        both models. FedTSP's comparison: 0.5."""
         beta: float = Field(0.5, ge=0, le=1)
         """β, weight of the labels in the loss of the small model; 1 trains the small model as
         FedAvg. FedTSP's comparison: 0.5."""

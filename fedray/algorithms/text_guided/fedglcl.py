@@ -30,6 +30,7 @@ Deviations:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -42,7 +43,7 @@ from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.losses import cosine_matrix
-from fedray.config import Temperature
+from fedray.config import Experiment, NoEffect, Temperature
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import ClassifierOutput
 
@@ -95,6 +96,11 @@ class FedGLCL(FedAvg):
         printed)."""
 
     hp: HParams
+
+    @classmethod
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
+        precision = NoEffect("reads texts without prompts")
+        return {**super().unread(experiment), "text.precision": precision}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and T.
@@ -154,6 +160,11 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         minilm, bert, align."""
 
     hp: HParams
+
+    @classmethod
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
+        keys = super().unread(experiment)  # the frozen blocks below those that are trained read it
+        return {key: reason for key, reason in keys.items() if key != "text.precision"}
 
     def extra_parameters(self) -> dict[str, Tensor]:
         """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""

@@ -26,7 +26,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -55,6 +55,8 @@ from fedray.storage.metric import Metric
 
 UNTRAINED = "text_similarity_untrained"
 """The matrix of the prototypes before the first server step."""
+PROMPT_TRAINING = ("prompt_lr", "server_dir", "learn_tau", "init_order")
+"""Hyper-parameters of the training of prompts."""
 FEW = 10
 """The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
 
@@ -140,6 +142,14 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
             if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
                 official["text.encoder.bert_compat"] = True
             return {"official_code": official, "paper": {}}
+
+        def switched_off(self) -> Mapping[str, str]:
+            off: dict[str, str] = {}
+            if self.prompt_length == 0:
+                off = dict.fromkeys(("server_epochs", "past_text"), "there are no prompts")
+            if self.prompt_length == 0 or self.server_epochs == 0:
+                off |= dict.fromkeys(PROMPT_TRAINING, "no prompts are trained")
+            return off
 
     hp: HParams
 

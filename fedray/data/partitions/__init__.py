@@ -69,11 +69,13 @@ class Pools(NamedTuple):
         train: images to train on; also to validate on, if `validation` is empty.
         test: images to test on.
         validation: the source's official validation images; often none.
+        seen: images that models were trained on in earlier phases; no client validates on them.
     """
 
     train: Indices
     test: Indices
     validation: Indices
+    seen: Indices = np.empty(0, np.int64)
 
 
 class ClientSplits(NamedTuple):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 import numpy as np
 
 from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
 from fedray.data.partitions.dirichlet import DirichletParams
 from fedray.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 class DomainsParams(DirichletParams):
@@ -40,6 +45,8 @@ class DomainClients(Partition):
         present = np.unique(domains.ids)
         per_domain = _clients_per_domain(clients, [domains.names[i] for i in present])
         parts: list[Indices] = []
+        fields = self.params.model_fields_set if per_domain == 1 else ()
+        _log_unused(tuple(f"data.partition.{name}" for name in fields))
         for domain in present:
             members = np.flatnonzero(domains.ids == domain).astype(np.int64)
             if per_domain == 1:
@@ -57,6 +64,13 @@ class DomainClients(Partition):
             )
             parts += [members[part] for part in inside]
         return parts
+
+
+@cache
+def _log_unused(keys: tuple[str, ...]) -> None:
+    """Log once per process that parameters divide no domain."""
+    if keys:
+        _log.warning("%s: no effect, because each domain has one client", ", ".join(sorted(keys)))
 
 
 def _clients_per_domain(clients: int, domains: list[str]) -> int:

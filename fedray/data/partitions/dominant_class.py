@@ -66,7 +66,7 @@ class DominantClass(FewShotProtocol):
             unused.append(remaining)
             result.test.append(proportional(labels, train, pools.test, stream))
         trained = np.zeros(len(labels), np.bool_)
-        trained[np.concatenate(result.train)] = True
+        trained[np.concatenate([*result.train, pools.seen])] = True
         for remaining in unused:
             result.validation.append(_validation(labels, remaining, trained, self.params))
         return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,10 @@ from fedray.errors import UserError, one_line
 from fedray.streams import Streams
 
 _VOLUME = re.compile(r"(?P<case>.+?)(?P<mask>_seg(?:mentation)?)?\.nii(?:\.gz)?", re.IGNORECASE)
+_MOST_SHIFT = 0.5
+"""Voxels by which a segmentation may be displaced from its volume, because affines are rounded."""
+_MOST_ROUNDING = 1e-3
+"""Distance of a label from a whole number, because stored values may be scaled."""
 _DARK, _BRIGHT = 0.5, 99.5
 """Percentiles of a volume's values that map to 0 and 255, because scanners have no common scale."""
 
@@ -49,12 +54,13 @@ class NiftiFolder(Source):
     """Slices of volumes with a segmentation: ROOT/<site>/<case>.nii.gz, <case>_segmentation.nii.gz.
 
     The layout of the multi-site prostate MRI set (Liu et al., 2020), whose six sites are FedGLCL's
-    clients. Every transverse slice is a grey image; non-zero values of the segmentation are
+    clients. Every transverse slice is a grey image; labels of the segmentation other than 0 are
     foreground. A site is a domain. Volumes are brought to the same orientation, and each is scaled
     by its percentiles. A patient's slices are all training or all test images. Needs nibabel.
     """
 
     name = "nifti_folder"
+    version = 2  # segmentations lie on their volumes
     reads = "volumes with their segmentations"
     Params = NiftiParams
     params: NiftiParams
@@ -89,16 +95,26 @@ class NiftiFolder(Source):
 
     def _slices(self, case: _Case) -> Iterator[Row]:
         """Yield every selected slice, from the lowest one up, without its split."""
-        volume, mask = _read(case.volume), _read(case.mask)
+        (volume, place), (mask, mask_place) = _read(case.volume), _read(case.mask)
         if volume.shape != mask.shape:
             raise UserError(
                 f"{case.mask} has {_size(mask)} voxels, but its volume {case.volume} has "
                 f"{_size(volume)}; make them equal"
             )
+        if _shift(place, mask_place, volume.shape) > _MOST_SHIFT:
+            raise UserError(
+                f"{case.mask} lies at another place or orientation than its volume {case.volume} "
+                "(their affines differ); save it with the affine of the volume"
+            )
+        if np.abs(mask - np.rint(mask)).max() > _MOST_ROUNDING:
+            raise UserError(
+                f"{case.mask} has values that are no whole numbers, such as probabilities; save "
+                "it with one label a voxel, 0 for the background"
+            )
         dark, bright = np.percentile(volume, [_DARK, _BRIGHT])
         scaled = np.clip((volume - dark) / max(bright - dark, 1e-12), 0, 1) * 255
         for number in range(volume.shape[2]):
-            labelled = mask[:, :, number] != 0
+            labelled = np.rint(mask[:, :, number]) != 0
             if self.params.slices == "all" or labelled.any():
                 # x points right; y, which grows to the front, points up
                 image = np.rint(scaled[:, :, number]).astype(np.uint8).T[::-1]
@@ -146,8 +162,14 @@ def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
     return _Case(site.name, name, pair[False], pair[True])
 
 
-def _read(path: Path) -> NDArray[np.float32]:
-    """Return the values [x, y, z] of a volume; axes point right, to the front, and up."""
+def _shift(one: NDArray[np.float64], other: NDArray[np.float64], shape: Sequence[int]) -> float:
+    """Return the largest distance, in voxels, between a voxel's places by two affines."""
+    corners = np.array([(*corner, 1) for corner in product(*((0, n - 1) for n in shape))]).T
+    return float(np.abs(np.linalg.solve(one, other @ corners) - corners).max())
+
+
+def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return a volume's values [x, y, z] and affine; axes point right, to the front, and up."""
     try:
         import nibabel
     except ImportError:
@@ -165,7 +187,7 @@ def _read(path: Path) -> NDArray[np.float32]:
         raise UserError(
             f"{path} has {_size(values)} voxels, expected three dimensions of finite values"
         )
-    return values
+    return values, np.asarray(image.affine, np.float64)
 
 
 def _size(values: NDArray[np.float32]) -> str:

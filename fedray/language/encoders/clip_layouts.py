@@ -15,6 +15,8 @@ from fedray.storage.json_files import read_typed
 CLIP_CONFIG = "config.json"
 """The configuration of a model of transformers."""
 _PREPROCESSING = "preprocessor_config.json"
+_RESAMPLING = {2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers of filters."""
 _MARK = "text_model.embeddings.token_embedding.weight"
 _TOWERS = {"text_model.": "text.", "vision_model.": "visual."}
 _NAMES = {
@@ -130,10 +132,15 @@ def _tower(tower: Any) -> dict[str, Any]:
 
 
 def converted_preprocessing(folder: Path, key: str) -> dict[str, Any]:
-    """Return mean and standard deviation from preprocessor_config.json, if there is one."""
+    """Return the settings in preprocessor_config.json, if there is one, in open_clip's words."""
     file = folder / _PREPROCESSING
     content = _read(file, key) if file.is_file() else {}
-    return {k: content[f"image_{k}"] for k in ("mean", "std") if f"image_{k}" in content}
+    found = {k: content[f"image_{k}"] for k in ("mean", "std") if f"image_{k}" in content}
+    if (resample := content.get("resample")) is not None:
+        found["interpolation"] = _RESAMPLING.get(resample, f"Pillow's filter {resample}")
+    if isinstance(size := content.get("size"), dict) and "shortest_edge" not in size:
+        found["resize_mode"] = "squash"
+    return found
 
 
 def described_files(folder: Path) -> list[Path]:

@@ -100,6 +100,8 @@ def read_weights(path: Path, what: str, cure: str = "download it again") -> dict
     for wrapper in _WRAPPERS:
         if all(name.startswith(wrapper) for name in state):
             state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
+    if damaged := [name for name, tensor in state.items() if tensor.isnan().any()]:
+        raise UserError(f"{what}: {path} has values that are no numbers in {damaged[0]}; {cure}")
     return state
 
 
@@ -254,15 +256,14 @@ def hub_folder(
             repository; see `unreachable`.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     cached: Path | None = None
     try:
         cached = Path(snapshot_download(repository, local_files_only=True))
-    except IncompleteSnapshotError as error:  # it lacks files of the repository, maybe needless
-        cached = Path(error.snapshot_path)
-    except LocalEntryNotFoundError:
-        pass
+    except LocalEntryNotFoundError as error:
+        if hasattr(error, "snapshot_path"):  # of newer versions; maybe no needed file is missing
+            cached = Path(error.snapshot_path)
     if cached is not None and is_complete(cached):
         return cached
     try:

@@ -30,7 +30,7 @@ def frozen_features(
     """Return features of some images from a vision tower without prompts.
 
     The cache key consists of the CLIP's identity, the images' content and rows, the kind of
-    features, and what affects rounding: versions of open_clip and torch, the processor, the device.
+    features, and what affects rounding: versions of open_clip and torch, the processor, the kind of GPU.
 
     Args:
         clip: the CLIP, on `device` and in float32.
@@ -47,7 +47,8 @@ def frozen_features(
     """
     chosen = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     packages = [importlib.metadata.version("open_clip_torch"), torch.__version__]
-    arithmetic = [*packages, torch.backends.cpu.get_cpu_capability(), device.type]
+    kind_of_device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    arithmetic = [*packages, torch.backends.cpu.get_cpu_capability(), kind_of_device]
     name = content_key(clip.identity, images.sha256, chosen, _STAGES[kind], arithmetic)
     vision, of_image = clip.vision, kind is ImageFeatures
     shape = (len(rows), vision.dim) if of_image else (len(rows), vision.patches, vision.dim)

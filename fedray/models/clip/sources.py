@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fedray.config import Frozen, NoParams
+from fedray.data.decoding import Resize
+from fedray.errors import UserError
 from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
 
@@ -59,6 +63,32 @@ class ClipChoice(ABC, Generic[P]):
             UserError: if architecture, tag or file do not exist, or do not match.
         """
 
+    def resize(self) -> Resize | None:
+        """Return how the CLIP's own preprocessing scales images; None: as the source decides.
+
+        Raises:
+            UserError: as `source`, or if no `data.resize` scales images so.
+        """
+        chosen = {"interpolation": "bicubic", "resize_mode": "shortest"}
+        chosen |= self.source().preprocessing()
+        way = chosen["interpolation"], chosen["resize_mode"]
+        if way not in _RESIZES:
+            raise UserError(
+                f"model.clip={self.name} wants images scaled by {' and '.join(map(str, way))}, "
+                "which fedray does not do; set data.resize, for example data.resize=bicubic"
+            )
+        return _RESIZES[way]
+
+
+_RESIZES: Mapping[tuple[str, str], Resize] = MappingProxyType(
+    {
+        ("bilinear", "shortest"): "bilinear",
+        ("bicubic", "shortest"): "bicubic",
+        ("bilinear", "squash"): "squash",
+        ("bicubic", "squash"): "squash_bicubic",
+    }
+)
+"""Values of `data.resize` by open_clip's `interpolation` and `resize_mode`."""
 
 clips: Registry[type[ClipChoice[Any]]] = Registry("CLIP", "fedray.models.clip.sources")
 """All CLIPs by name."""
@@ -86,6 +116,9 @@ class SmallClip(ClipChoice[NoParams]):
 
     def source(self) -> WeightSource:
         return OpenClip(OpenClipParams(path=str(small_clip_folder()))).source()
+
+    def resize(self) -> None:
+        """Return None, since the small CLIP was trained on images that fedray scaled."""
 
 
 def small_clip_folder() -> Path:

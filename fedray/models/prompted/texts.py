@@ -28,7 +28,7 @@ def check_distinct(encoder: OpenClipText, names: Sequence[str]) -> tuple[str, ..
     Raises:
         UserError: if one is no word, or the encoder reads two of them as the same tokens.
     """
-    check_words(names, "rename the classes: the folders, or class_names in dataset_info.json")
+    check_words(names, "rename the classes of the data")
     words = tuple(name.replace("_", " ") for name in names)
     pair = equal_tokens(encoder.tokens(words))
     refuse_equal(pair, words, "the CLIP of model.clip", "rename one of them")

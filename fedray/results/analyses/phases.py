@@ -109,5 +109,5 @@ def part_of(loaded: LoadedRun, metric: Metric, first: int, end: int) -> Part:
     if not inside:
         return Part(None, None, None)
     part = replace(loaded.run, rounds=[r for r in loaded.run.rounds if first <= r.round < end])
-    best = part.value(metric.name, "best")
+    best = part.value(metric.name, "best", metric.name)
     return Part(best, inside[-1], inside[0] - before[-1] if before else None)

@@ -18,6 +18,7 @@ from fedray.results.frame import (
     NO_BEST,
     LoadedRun,
     RunGroup,
+    group_runs,
     interval_of,
     metric_of,
     rank_groups,
@@ -46,7 +47,7 @@ def command(request: AnalysisRequest) -> Findings:
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
         member
-        for member in rank_groups(request.groups, metric, "best")
+        for member in rank_groups(group_runs(request.runs, metric.name)[0], metric, "best")
         if member.by_seed(metric.name, "final")
     ]
     target = request.options["target"]

@@ -36,7 +36,7 @@ def cell(interval: Interval | None, metric: Metric) -> str:
         mean, half = f"{100 * interval.mean:.2f}", f"{100 * interval.half:.2f}"
     else:
         mean, half = f"{interval.mean:.4g}", f"{interval.half:.2g}"
-    return mean if math.isinf(interval.half) else f"{mean} ± {half}"
+    return mean if not math.isfinite(interval.half) else f"{mean} ± {half}"
 
 
 def spread_cell(interval: Interval | None, metric: Metric) -> str:

@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fedray.config import Tree
-from fedray.data.plot import literal
+from fedray.data.plot import literal, save
 from fedray.results.blocks import blocks_of
 from fedray.results.frame import RunGroup
 from fedray.results.labels import is_number, show_value
@@ -126,7 +126,7 @@ def _curve(
     if any(interval.n > 1 for interval in curve.values()):
         least, most = (0.0, 100.0) if panel.metric.is_share else (-math.inf, math.inf)
         halves = [
-            0.0 if math.isinf(interval.half) else unit * interval.half
+            unit * interval.half if math.isfinite(interval.half) else 0.0
             for interval in curve.values()
         ]
         low = [max(least, y - half) for y, half in zip(mean, halves, strict=True)]
@@ -235,7 +235,7 @@ def error_points(
         sides = [(unit * low, unit * high) for low, high in ends]
         below = [mean - low for mean, (low, _) in zip(means, sides, strict=True)]
         above = [high - mean for mean, (_, high) in zip(means, sides, strict=True)]
-        bars = [[0.0 if math.isinf(size) else size for size in side] for side in (below, above)]
+        bars = [[size if math.isfinite(size) else 0.0 for size in side] for side in (below, above)]
     x, y = (means, positions) if horizontal else (positions, means)
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
     style |= {"xerr" if horizontal else "yerr": bars, "fmt": "o-" if joined else "o"}
@@ -260,16 +260,15 @@ def figure_sweep(
     """Draw the objective by a swept parameter, with intervals over seeds.
 
     Each combination of the other parameters becomes a line if there are few combinations;
-    otherwise every configuration is a point. The best configuration is circled. The axis is
-    logarithmic if values span more than `LOG_SPAN`, and categorical for strings.
+    otherwise every configuration is a point. The axis is logarithmic if values span more than
+    `LOG_SPAN`, and categorical for strings.
 
     Args:
         trials: a row per configuration: the swept keys, `interval` over seeds of the metric, and
-            `chooser`, the number that selects the best one; None if nothing does. Rows without a
-            finite mean are left out.
+            `is_best`, whether it is circled. Rows without a finite mean are left out.
         parameter: a swept key, or several keys for one panel each.
         path: the file of the figure.
-        metric: the objective; its direction defines the best value.
+        metric: the metric of the intervals.
         title: title of the figure.
 
     Raises:
@@ -280,9 +279,7 @@ def figure_sweep(
     if not rows:
         raise ValueError("no configuration has a value")
     parameters = [parameter] if isinstance(parameter, str) else list(parameter)
-    sign = -1 if metric.direction == "min" else 1
-    ranked = [row for row in rows if row["chooser"] is not None]
-    best = max(ranked, key=lambda row: sign * row["chooser"], default=None)
+    best = next((row for row in rows if row["is_best"]), None)
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     size = (6.4, 4.2) if across == 1 else (3.9 * across, 3.4 * down)
@@ -393,7 +390,7 @@ def _label_decades(axes: Axes) -> None:
 
 def _lines(rows: Sequence[Tree], parameter: str) -> tuple[list[tuple[str, list[Tree]]], bool]:
     """Group rows by the other parameters' values if there are few; return whether to join them."""
-    other_keys = sorted(rows[0].keys() - {parameter, "interval", "chooser"})
+    other_keys = sorted(rows[0].keys() - {parameter, "interval", "is_best"})
     other_keys = [key for key in other_keys if len({repr(row[key]) for row in rows}) > 1]
     combined: dict[str, list[Tree]] = defaultdict(list)
     for row in rows:
@@ -517,4 +514,4 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure atomically and reproducibly."""
     kind = path.suffix.removeprefix(".")
     how: dict[str, Any] = {"format": kind, "dpi": 150, "metadata": _METADATA[kind]}
-    replace_whole(path, lambda temporary: figure.savefig(temporary, **how))
+    replace_whole(path, lambda temporary: save(figure, temporary, **how))

@@ -26,6 +26,7 @@ _SPECIAL = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "[": "{[}",
+    "*": "{*}",
     "|": r"\textbar{}",
     "±": r"$\pm$",
     "×": r"$\times$",

@@ -146,9 +146,8 @@ def _caption(report: Report, groups: Sequence[RunGroup]) -> str:
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     spread = f", mean {SPREAD} n seeds" if many else ""
-    further_text = "".join(
-        f"; {metric_name(metric)}, {selection_label(groups, report.at)}" for metric in further
-    )
+    round_ = "in the same round" if report.at == "best" else "final"
+    further_text = "".join(f"; {metric_name(metric)}, {round_}" for metric in further)
     chosen = report.at == "best" and all(member.select == "validation" for member in groups)
     order = "; the best on validation first" if chosen and len(groups) > 1 else ""
     numbers = f"{metric_name(first)}{spread} [{scales} scale]{further_text}"
@@ -294,6 +293,7 @@ def report_latex(report: Report, label: str, order: Sequence[str]) -> str:
             (row, column)
             for column, (metric, _) in enumerate(metrics, 1)
             for row in best_rows(values[column - 1], metric)
+            if all(len(member.runs) > 1 for member in groups)
         ]
         header = ["Method", *(_capital(metric_name(metric)) for metric, _ in metrics)]
         seeds = {len(member.runs) for member in groups}
@@ -312,7 +312,10 @@ def _capital(text: str) -> str:
 
 
 def best_rows(values: Sequence[float | None], metric: Metric) -> list[int]:
-    """Return the indices of the best values; empty if there are fewer than two values."""
+    """Return the indices of the best values; empty if there are fewer than two values.
+
+    A single seed does not say which method is the best: `report_latex` asks for two.
+    """
     measured = [value for value in values if value is not None]
     if len(measured) < 2:
         return []

@@ -151,7 +151,7 @@ def number(value: float, metric: Metric) -> str:
 def spread_of(interval: Interval, metric: Metric) -> str:
     """Format a mean with half of its interval: "23.5 ± 0.4"; a single seed has no interval."""
     mean = number(interval.mean, metric)
-    return mean if math.isinf(interval.half) else f"{mean} ± {number(interval.half, metric)}"
+    return mean if not math.isfinite(interval.half) else f"{mean} ± {number(interval.half, metric)}"
 
 
 def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric) -> str:
@@ -297,7 +297,7 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
         return NOTHING
     sign = "+" if interval.mean >= 0 else ""
     text = f"{sign}{number(interval.mean, metric)}"
-    if math.isinf(interval.half):
+    if not math.isfinite(interval.half):
         return text
     return f"{text} [{number(interval.low, metric)}, {number(interval.high, metric)}]"
 

@@ -59,3 +59,18 @@ def test_a_cache_that_cannot_be_written_is_said_so(clip, image_set, monkeypatch,
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"frozen features cannot be written .* set FEDRAY_CACHE"):
         frozen_features(clip, image_set, USED, ImageFeatures, CPU)
+
+
+def test_cards_of_another_kind_have_their_own_files(image_set, monkeypatch):
+    names = []
+
+    def keep(kind, name, what, make):
+        names.append(name)
+        return SimpleNamespace(arrays={"features": None})
+
+    clip = SimpleNamespace(identity="a CLIP", vision=SimpleNamespace(dim=2, patches=1))
+    monkeypatch.setattr("fedray.models.clip.features.kept_arrays", keep)
+    for card in ("A100", "H200", "A100"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, card=card: card)
+        frozen_features(clip, image_set, USED, ImageFeatures, torch.device("cuda"))
+    assert names[0] == names[2] != names[1]

@@ -88,6 +88,14 @@ def test_methods_that_were_given_other_models_are_said(tmp_path: Path) -> None:
     ]
 
 
+def test_a_parameter_that_two_methods_have_with_other_values_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], {"algorithm.lambda": 10.0})
+    write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": {"name": "fedproto", "lambda": 1.0}})
+    assert method_differences([*groups_in(tmp_path).values()]) == [
+        "methods differ in algorithm.lambda (fedtsp: 10; fedproto: 1)"
+    ]
+
+
 def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> None:
     for method, seeds in (("fedtsp", (0,)), ("fedproto", (1,)), ("local", (0, 1))):
         for seed in seeds:
@@ -275,6 +283,7 @@ def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
     assert r"$<$b$>$50\% \& A\_1\textbar{}B" in tex
     assert r"A_1\|B" in markdown
     assert escape_latex("λ ± 1") == r"$\lambda$ $\pm$ 1"
+    assert escape_latex("*ours") == "{*}ours", "after a row's end, a star is no option"
     assert escape_latex("[best] α=-1") == r"{[}best] $\alpha$=-1"
     assert escape_latex("-1.5 ± 0.2") == r"$-$1.5 $\pm$ 0.2"
 

@@ -1,0 +1,353 @@
+"""Random experiments that the project accepts, for the fuzzer and `fedray check`.
+
+`draw` chooses keys and values from the schema itself: bounds, choices, registries, and a table of
+interesting values. It repeats the draw until the experiment resolves, so that the project's own
+checks are the only rules about what fits together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import ge, gt, le, lt
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from pydantic.fields import FieldInfo
+
+from fedray import core
+from fedray.config import Chosen, Experiment, Frozen, Tree
+from fedray.errors import UserError, one_line
+from fedray.models.clip import small_clip_folder
+from fedray.plugins import Plugin, use
+from fedray.registry import parameters_of, registry
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.resolve import from_tree
+
+DIGITS: Tree = {"source": "digits"}
+SMALL_CLIP: Tree = {"source": "digits", "image_size": 32}
+SHAPES: Tree = {"source": "shapes", "image_size": 16}
+
+INTERESTING: Mapping[str, Sequence[Any]] = {
+    "rounds": (1, 2, 3),
+    "local_epochs": (1, 2),
+    "batch_size": (1, 4, 7, 16, 1000),
+    "privacy.mode": ("central", "local"),
+    "lr": (0.001, 0.02, 0.05, 0.1, 0.3),
+    "participation": (0.3, 0.5, 0.67, 1.0),
+    "clip_grad_norm": (0.01, 0.5, 1e3),
+    "stacked": (1, 2, 3, 8),
+    "eval_every": (0, 1, 2),
+    "finetune_epochs": (0, 1, 2),
+    "checkpoint_every": (0, 1, 2),
+    "data.clients": (1, 2, 3, 4, 5),
+    "data.samples": (40, 60, 90, 130),
+    "data.imbalance": (1.0, 3.0, 10.0),
+    "data.shots": (3, 8),
+    "data.test_samples": (10, 40),
+    "data.test_fraction": (0.1, 0.25, 0.5),
+    "data.validation_fraction": (None, 0.1, 0.2, 0.4),
+    "data.channels": (1, 3),
+    "faults.drop": (0.0, 0.2, 0.5, 1.0),
+    "join.clients": (1, 2),
+    "join.round": (1, 2, 3, 9),
+    "wire.up_bits": (2, 4, 8, 32),
+    "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
+    "privacy.noise_multiplier": (0.0, 0.01, 1.0),
+    "privacy.delta": (1e-5, 0.01),
+    "privacy.noise_seed": (0, 7),
+    "evaluation.top_k": (None, 2, 5),
+    "model.feature_dim": (None, 8, 16, 200),
+    "model.projector": (None, 8),
+    "alpha": (0.1, 0.5, 100.0),
+    "min_samples": (1, 3, 10),
+    "shards_per_client": (1, 2),
+    "classes_per_client": (1, 2, 3, 5),
+    "milestones": ((1,), (1, 2), ()),
+    "momentum": (0.0, 0.5, 0.9),
+    "weight_decay": (0.0, 1e-3, 0.1),
+    "warmup_rounds": (0, 1, 2),
+    "fraction": (0.1, 0.3),
+}
+"""Values to draw, by dotted key or by the name of a parameter; others follow from the schema."""
+NUMBERS = (0, 1, 2, 3, 5, 16, 0.001, 0.1, 0.25, 0.5, 0.9, 1.5, 10)
+"""Values of parameters without a row in `INTERESTING`, if the bounds allow them."""
+CHEAP: Mapping[str, Sequence[int]] = {
+    "server_epochs": (1, 2),
+    "public_epochs": (1, 2),
+    "private_epochs": (1,),
+    "target_steps": (2, 5),
+    "inner_steps": (2, 1, 3),
+    "length": (2, 3),
+    "cluster_rounds": (1,),
+    "blocks": (0,),
+    "per_epochs": (1, 2),
+    "head_epochs": (1, 0, 2),
+}
+"""Small values of hyper-parameters that decide how long a round takes; always drawn from here."""
+NOT_DRAWN = (
+    "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
+    "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
+    "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
+    "wire.down_bits", "data.source", "data.root", "data.download",
+    "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
+    "model.clip", "model.pretrained", "text.", "optimizer.keep",
+)  # fmt: skip
+"""Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
+TOGETHER: Mapping[str, Sequence[str]] = {
+    "privacy.mode": (
+        "privacy.clip_norm",
+        "privacy.noise_multiplier",
+        "privacy.delta",
+        "privacy.noise_seed",
+    ),
+    "join.clients": ("join.round",),
+    "data.novel": ("data.test",),
+    "data.every_domain": ("data.test",),
+}
+FOLLOWING = (
+    "privacy.clip_norm",
+    "privacy.noise_multiplier",
+    "privacy.delta",
+    "privacy.noise_seed",
+    "join.round",
+)
+"""Keys that are drawn with others alone."""
+"""Keys that are legal only with others, which are then drawn, too."""
+BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+"""The bounds that a field may have."""
+COUNTS = (1, 2, 4, 6, 9)
+"""Numbers of keys that an experiment sets besides its data, network and method."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What experiments are drawn from.
+
+    Attributes:
+        methods: names of methods; all registered ones if empty.
+        data: sections `data`, of which one is drawn; for methods around a CLIP, those of 32 pixels.
+        networks: values of `model.group`.
+        plugins: the plug-ins of further entries.
+    """
+
+    methods: Sequence[str] = ()
+    data: Sequence[Tree] = (DIGITS, DIGITS, SHAPES)
+    clip_data: Sequence[Tree] = (SMALL_CLIP,)
+    networks: Sequence[str] = ("mlp", "cnn2", "cnn3", "digits")
+    plugins: Sequence[Plugin] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A drawn experiment.
+
+    Attributes:
+        seed: the number that it was drawn from.
+        tree: the keys that it sets, as an experiment's file does.
+        chosen: the dotted keys that were drawn one by one, and may be left out.
+        experiment: the resolved experiment.
+        refusals: what the project said about earlier attempts.
+    """
+
+    seed: int
+    tree: Tree
+    chosen: Sequence[str]
+    experiment: Experiment
+    refusals: Sequence[str] = field(default=())
+
+
+def draw(seed: int, scope: Scope | None = None) -> Drawn:
+    """Draw an experiment that resolves, and whose data, models and server the project accepts.
+
+    Args:
+        seed: the number that determines the result.
+        scope: what to draw from.
+    """
+    scope, random, refusals = scope or Scope(), np.random.default_rng(seed), list[str]()
+    use(scope.plugins)
+    methods = sorted(scope.methods or core.algorithms.names())
+    method = pick(random, methods)
+    while True:
+        tree, chosen = _tree(method, scope, random)
+        try:
+            return Drawn(seed, tree, chosen, accepted(tree, scope), refusals)
+        except UserError as error:
+            refusals.append(one_line(error))
+
+
+def accepted(tree: Tree, scope: Scope) -> Experiment:
+    """Resolve an experiment, and build its data, models and server as a run would.
+
+    Raises:
+        UserError: if the project refuses the experiment before its first round.
+    """
+    use(scope.plugins)
+    plugins = [vars(plugin) for plugin in scope.plugins]
+    experiment = from_tree({**tree, "plugins": plugins} if plugins else tree)
+    assembly = Assembly(experiment)
+    server = assembly.server(torch.device("cpu"))
+    assembly.algorithm.init_server(server)
+    return experiment
+
+
+def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]]:
+    """Return the tree of an experiment with a few drawn keys, and these keys."""
+    algorithm = core.algorithms.get(method)
+    requires = algorithm.requires
+    data = pick(random, [*(scope.clip_data if requires.prompts else scope.data)])
+    tree: Tree = {
+        "seed": int(random.integers(1000)),
+        "rounds": pick(random, INTERESTING["rounds"]),
+        "local_epochs": 1,
+        "batch_size": 16,
+        "lr": 0.05,
+        "data": {"clients": 3, "samples": 60 if requires.prompts else 90, **data},
+        "algorithm": {"name": method, **_parameters(algorithm.HParams, random)},
+        "model": {} if requires.prompts else {"group": pick(random, [*scope.networks])},
+    }
+    tree = merged(required(algorithm), tree)
+    fields = {key: info for key, info in keys(Experiment) if not _is_left_out(key)}
+    leading = sorted(fields.keys() - set(FOLLOWING))
+    first = map(str, random.permutation(leading)[: pick(random, COUNTS)])
+    chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
+    chosen = [key for key in dict.fromkeys(chosen) if key in fields]
+    for key in chosen:
+        put(tree, key, _value(key, fields[key], random))
+    return tree, chosen
+
+
+def pick(random: Generator, values: Sequence[Any]) -> Any:
+    """Return one of the values."""
+    return values[int(random.integers(len(values)))]
+
+
+def required(method: type[core.Algorithm]) -> Tree:
+    """Return the keys without which a method is refused."""
+    requires, tree = method.requires, Tree(data={})
+    if requires.prompts:
+        tree["data"] = {"image_size": 32, "samples": 60}
+    if requires.public:
+        tree["data"]["public"] = {"name": "share", "fraction": 0.2}
+    if requires.validation:
+        tree["data"]["validation_fraction"] = 0.3
+    if requires.text:
+        encoder = {"name": "openclip", "path": str(small_clip_folder())}
+        tree["text"] = {"encoder": encoder, "style": "handcrafted"}
+        tree["model"] = {"feature_dim": 256}
+    return tree
+
+
+def merged(first: Tree, second: Tree) -> Tree:
+    """Return both trees as one; values of the second replace those of the first."""
+    both = copied(first)
+    for name, value in second.items():
+        inner = both.get(name)
+        is_section = isinstance(value, dict) and isinstance(inner, dict) and "name" not in inner
+        both[name] = merged(inner or {}, value) if is_section else value
+    return both
+
+
+def copied(tree: Mapping[str, Any]) -> Tree:
+    """Return a deep copy of a tree's mappings."""
+    return {k: copied(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
+
+
+def keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted keys of a typed model and their fields."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Frozen):
+            yield from keys(info.annotation, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", info
+
+
+def put(tree: Tree, key: str, value: Any) -> None:
+    """Set a dotted key of a tree."""
+    *above, last = key.split(".")
+    for name in above:
+        tree = tree.setdefault(name, {})
+    tree[last] = value
+
+
+def remove(tree: Tree, key: str) -> None:
+    """Remove a dotted key of a tree, if it is there."""
+    *above, last = key.split(".")
+    for name in above:
+        tree = tree.get(name, {})
+    tree.pop(last, None)
+
+
+def _is_left_out(key: str) -> bool:
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in NOT_DRAWN)
+
+
+def _parameters(model: type[Frozen], random: Generator) -> Tree:
+    """Return values of some parameters of an entry; those that cost time are always set."""
+    tree = {}
+    for name, info in model.model_fields.items():
+        key = info.alias or name
+        if key in CHEAP:
+            tree[key] = pick(random, CHEAP[key])
+        elif f"optimizer.{key}" not in NOT_DRAWN and random.random() < 0.4:
+            tree[key] = _value(key, info, random)
+    return tree
+
+
+def _value(key: str, info: FieldInfo, random: Generator) -> Any:
+    """Return a value of a key, or its default if the schema does not say what there may be."""
+    if key in INTERESTING:
+        bounds = info.metadata
+        return pick(random, [v for v in INTERESTING[key] if _is_within(v, bounds)])
+    chosen = next((mark for mark in info.metadata if isinstance(mark, Chosen)), None)
+    if chosen is not None:
+        return _component(chosen.kind, random)
+    values = [*_values(info.annotation, info.metadata)]
+    return pick(random, values) if values else info.get_default(call_default_factory=True)
+
+
+def _component(kind: str, random: Generator) -> Tree:
+    """Return an entry of a registry with some of its parameters."""
+    name = pick(random, sorted(registry(kind).names()))
+    model = parameters_of(registry(kind).get(name))
+    tree = {"name": name, **({} if model is None else _parameters(model, random))}
+    if kind == "data evolution" and name != "none":
+        phase = {"round": 2, "partition": _component("partition", random)}
+        tree["phases"] = [phase]
+    if kind == "public data" and name != "none":
+        tree = {"name": "share", "fraction": 0.2}
+    return tree
+
+
+def _values(annotation: Any, bounds: Sequence[Any]) -> Iterator[Any]:
+    """Yield the values of a type that are worth drawing, within bounds."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        infos = [mark.metadata if isinstance(mark, FieldInfo) else [mark] for mark in args[1:]]
+        yield from _values(args[0], [*bounds, *(mark for marks in infos for mark in marks)])
+    elif origin in (Union, UnionType):
+        for arg in args:
+            yield from _values(arg, bounds)
+    elif origin is Literal:
+        yield from args
+    elif annotation is type(None):
+        yield None
+    elif annotation is bool:
+        yield from (False, True)
+    elif annotation in (int, float):
+        kind = annotation
+        yield from (kind(n) for n in NUMBERS if kind(n) == n and _is_within(n, bounds))
+
+
+def _is_within(value: Any, bounds: Iterable[Any]) -> bool:
+    """Return True if a value is no number, or within the bounds of a field."""
+    if not isinstance(value, int | float):
+        return True
+    for name, is_inside in BOUNDS.items():
+        limits = [getattr(bound, name) for bound in bounds if hasattr(bound, name)]
+        if not all(is_inside(value, limit) for limit in limits):
+            return False
+    return True

@@ -1,0 +1,138 @@
+"""Runs of an experiment in this process, and the comparison of their numbers and states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedray import core
+from fedray.core.stacked import stacks_of
+from fedray.errors import FedrayError, one_line
+from fedray.federation import Executor, Federation, Reply, Task
+from fedray.plugins import use
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.serial import SerialExecutor
+from fedray.storage.run import Round
+from fedray.trees import Snapshot, leaves
+
+CPU = torch.device("cpu")
+
+
+class Violation(FedrayError):
+    """A broken law; the message is the first difference."""
+
+
+# --- traces of rounds ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The numbers and states of one round.
+
+    Attributes:
+        round: its number.
+        numbers: metrics, accuracies, sizes and events, by name.
+        tensors: the states of the server and all clients, by path.
+    """
+
+    round: int
+    numbers: Mapping[str, Any]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> Trace:
+        """Copy a round's numbers and the states after the round."""
+        numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
+        numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
+        numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
+        tree: dict[str, Any] = {"server": snapshot.server}
+        for client, state in clients.items():
+            tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
+        copies = {"/".join(path): tensor.cpu().clone() for path, tensor in leaves(tree)}
+        return cls(done.round, numbers, copies)
+
+    def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
+        """Describe each value that differs in another run of the same round.
+
+        A non-zero tolerance is relative and absolute; then only states are compared, because
+        accuracies may change by whole images.
+        """
+        for name in sorted({*self.tensors, *other.tensors}):
+            if not (name in self.tensors and name in other.tensors):
+                yield f"{name} is in one run only"
+                continue
+            expected, actual = self.tensors[name], other.tensors[name]
+            try:
+                assert_close(expected, actual, rtol=tolerance, atol=tolerance)
+            except AssertionError as error:
+                yield f"{name}: {one_line(error)}"
+        for name in sorted({*self.numbers, *other.numbers}) if tolerance == 0 else ():
+            value, other_value = self.numbers.get(name), other.numbers.get(name)
+            if value != other_value and not (value != value and other_value != other_value):
+                yield f"{name} is {value}, then {other_value}"
+
+
+def compare_traces(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
+    """Compare two runs round by round; raise a `Violation` at the first difference."""
+    for expected, actual in zip(first, second, strict=True):
+        for difference in expected.differences(actual, tolerance):
+            raise Violation(f"round {expected.round}: {difference}")
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
+
+
+def trace(
+    assembly: Assembly,
+    make_executor: MakeExecutor,
+    device: torch.device = CPU,
+    make_federation: Callable[..., Federation] = Federation,
+) -> list[Trace]:
+    """Run an experiment to its end, with the server on `device`; return the trace of each round."""
+    use(assembly.experiment.plugins)
+    executor, server = make_executor(assembly), assembly.server(device)
+    a = assembly
+    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
+    states = executor.states
+    traces = [
+        Trace.of(done, federation.snapshot, dict(states.items())) for done in federation.rounds()
+    ]
+    executor.close()
+    return traces
+
+
+def serial(assembly: Assembly) -> SerialExecutor:
+    """Return a serial executor on the CPU."""
+    return SerialExecutor(assembly, CPU)
+
+
+class Reversed(SerialExecutor):
+    """A serial executor that runs the clients of each exchange in reverse order."""
+
+    def run(
+        self, task: Task, name: str, round_: int, down: core.Downlinks
+    ) -> tuple[dict[int, Reply], core.Total]:
+        """Run a step or a test for every key of `down`, in reverse order."""
+        if task != "sum":
+            return super().run(task, name, round_, dict(reversed([*down.items()])))
+        replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
+        for group in reversed([*stacks_of(sorted(down), self._assembly.experiment.stacked)]):
+            answers, total = super().run(task, name, round_, {c: down[c] for c in group})
+            replies |= answers
+            totals.append((total, len(group)))
+        sums = core.Sums(len(down))
+        for total, size in reversed(totals):
+            sums.add(total, size)
+        return dict(sorted(replies.items())), sums.total
+
+
+def backwards(assembly: Assembly) -> Reversed:
+    """Return a serial executor that runs the clients in reverse order."""
+    return Reversed(assembly, CPU)

@@ -1,0 +1,81 @@
+"""What users reported about sweeps and their figures. A test is named after what they met."""
+
+from __future__ import annotations
+
+import logging
+import math
+from io import BytesIO
+
+import numpy as np
+import pytest
+from sweeps import carry_out, sweep, write_sweep
+
+from fedray.data.plot import plot_partition
+from fedray.results.paired import t_interval
+from fedray.run import main as run_main
+from fedray.studies import sweep_pages
+from fedray.studies.space import draws, parse_space
+from fedray.studies.trials import sweep_outcome
+
+MOODY = """
+from fedray.plugin import FedAvg, algorithms
+
+
+@algorithms.add
+class Moody(FedAvg):
+    "FedAvg whose loss is not finite on one seed."
+
+    name = "moody"
+    title = "Moody"
+    paper = "-"
+
+    def loss(self, output, batch, local):
+        value = super().loss(output, batch, local)
+        return value * float("nan") if local.client.setting.streams.seed == 1 else value
+"""
+
+
+def test_one_seed_that_fails_stops_no_other(here, capsys):
+    (here / "moody.py").write_text(MOODY)
+    keys = ["rounds=1", "data.samples=120", "data.clients=2", "local_epochs=1", "model.group=mlp"]
+    words = ["fedavg_digits", *keys, "--plugin", "moody.py", "algorithm=moody", "seed=0,1,2"]
+    assert run_main([*words, "--executor", "serial", "--no-track", "--out", "m"]) == 1
+    printed = capsys.readouterr()
+    assert "over seeds 0, 2" in printed.out
+    assert "1 of 3 seeds failed: 1" in printed.err
+
+
+@pytest.mark.parametrize(("count", "found"), [(8, 8), (20, 8), (3, 3)])
+def test_random_search_tries_as_many_as_it_says(count, found):
+    axes = parse_space({"lr": {"choice": [1, 2, 3, 4]}, "rounds": {"randint": [1, 2]}})
+    assert len(draws(axes, count, 0)) == found
+
+
+def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
+    frames = []
+    monkeypatch.setattr(
+        sweep_pages, "figure_sweep", lambda frame, *rest, **more: frames.append(frame)
+    )
+    write_sweep(
+        metrics=["local_accuracy"], choose="train_loss", space={"lr": {"grid": [0.0001, 0.1]}}
+    )
+    study = sweep("rounds=1")
+    while (run := study.ask()) is not None:
+        carry_out(study, run)
+    result = sweep_outcome(study)
+    assert result.configs[result.best] == {"lr": 0.1}
+    sweep_pages._draw(result, here / "sweep.png")
+    (frame,) = frames
+    assert frame.lr[frame.is_best.astype(bool)].tolist() == [0.1]
+
+
+def test_a_single_value_has_no_spread():
+    interval = t_interval([0.5])
+    assert all(map(math.isnan, (interval.std, interval.half)))
+
+
+def test_letters_that_no_font_has_are_one_sentence(caplog):
+    with caplog.at_level(logging.WARNING):
+        plot_partition({"": np.ones((2, 2), int)}, ["猫", "狗"], BytesIO())
+    assert len(caplog.messages) <= 1, "none where a font has them"
+    assert all("狗猫" in message or "猫狗" in message for message in caplog.messages)
