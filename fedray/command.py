@@ -210,8 +210,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
             sys.stdout.flush()
             return code
     except UserError as error:
-        if "debug" in _flags:
-            _print_masked(type(error), error, error.__traceback__)
+        _trace(error)
         say_wrong(error)
         return USER_ERROR
     except click.exceptions.NoArgsIsHelpError as error:
@@ -402,6 +401,12 @@ def _print_masked(
 ) -> None:
     """Print a traceback without secrets."""
     print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
+
+
+def _trace(error: UserError) -> None:
+    """Print the traceback of an error of the user's, if `--debug` is given."""
+    if "debug" in _flags:
+        _print_masked(type(error), error, error.__traceback__)
 
 
 def _described(error: Exception) -> str:
