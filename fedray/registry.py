@@ -324,7 +324,9 @@ def registered_in_scripts(kind: str) -> list[Any]:
     if entries is None:  # nothing has imported it
         return []
     tops = {name: home.partition(".")[0] for name, home in entries._homes.items()}
-    return [entry for name, entry in entries._entries.items() if tops[name] not in known]
+    return [
+        entry for name, entry in entries._entries.items() if tops.get(name, "fedray") not in known
+    ]
 
 
 def summary_of(entry: Any) -> str:

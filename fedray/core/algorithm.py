@@ -198,8 +198,10 @@ class Algorithm:
         if not cls.requires.text:
             prompts = "writes prompts around the names of the data's classes"
             keys["text"] = NoEffect(prompts if cls.requires.prompts else "reads no texts")
-        if not cls.requires.public and experiment.data.public.name == "source":
-            keys["data.public"] = NoEffect("reads no public images")
+        public = experiment.data.public
+        if not cls.requires.public and public.name != "none":  # `share` takes images from clients
+            key = "data.public" if public.name == "source" else "data.public.labelled"
+            keys[key] = NoEffect("reads no public images")
         if not cls.uploads:
             keys["wire.up_bits"] = NoEffect("uploads nothing")
         if not cls.downloads:

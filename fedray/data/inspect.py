@@ -263,7 +263,7 @@ def _remarks(look: Look) -> Iterator[str]:
     if wordless:
         yield (
             f"{_some(wordless)}: class names without words, which a text encoder needs; rename the "
-            "folders, or set text.names={FOLDER: NAME, ...} for a method with texts"
+            "folders or set text.names"
         )
 
 

@@ -29,6 +29,7 @@ from fedray.storage.release import Release
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
+from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -143,6 +143,19 @@ def keep_changed_on_resume(out, before, after, until=1):
     return result.models().facts.round, result.best.round if after == "best" else 3
 
 
+def rounds_take_the_arguments_of_train(out):
+    """Without a folder, with callbacks, and as a continuation."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRAY_RESULTS", str(out.parent / "results"))
+        rounds = experiment().rounds(executor="serial", callbacks=[seen.append])
+        with contextlib.closing(rounds):
+            first = next(rounds)
+    begin(experiment(), out)
+    rest = [done.round for done in experiment().rounds(out, executor="serial", resume=True)]
+    return ([done.round for done in seen], rest), ([first.round], [1, 2])
+
+
 def train_loss_of_unequal_batches(out, stacked):
     """The loss of an epoch is that of its images, into whichever batches they are divided."""
 
@@ -155,6 +168,7 @@ def train_loss_of_unequal_batches(out, stacked):
 
 
 EQUAL = [
+    rounds_take_the_arguments_of_train,
     partial(keep_changed_on_resume, before="last", after="best"),
     partial(keep_changed_on_resume, before="best", after="last"),
     run_changes_the_process,
@@ -186,7 +200,26 @@ def phase_without_validation(out, first, later):
     ).train(out, executor="serial")
 
 
+class _Nested(nn.Module):
+    """A linear layer after an operation that torch cannot batch over models."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        nested = torch.nested.as_nested_tensor([self.layer(images.flatten(1))])
+        return nested.to_padded_tensor(0.0)[0]
+
+
+def operation_that_cannot_be_batched(out):
+    """PyTorch says "Batching rule not implemented", and the user has to know about stacking."""
+    architecture("nested")(lambda channels, size: _Nested(channels * size**2))
+    experiment(model__group="nested", stacked=4).train(out, executor="serial")
+
+
 REFUSED = {
+    operation_that_cannot_be_batched: "set stacked=1",
     partial(keep_changed_on_resume, before="last", after="best", until=2): "keep.models was last",
     partial(
         phase_without_validation,

@@ -142,13 +142,13 @@ def test_the_folder_of_another_source_counts_by_its_content(assemble, tmp_path):
     root = tmp_path / "public"
     write_images(root)
     keys = ["data.public=source", "data.public.source=image_folder", f"data.public.root={root}"]
-    first = resolve("fedavg_digits", keys).identity()
+    first = resolve("feddf_digits", keys).identity()
     moved = tmp_path / "moved"
     root.rename(moved)
     keys[-1] = f"data.public.root={moved}"
-    assert resolve("fedavg_digits", keys).identity() == first
+    assert resolve("feddf_digits", keys).identity() == first
     next(moved.rglob("*.png")).unlink()
-    assert resolve("fedavg_digits", keys).identity() != first
+    assert resolve("feddf_digits", keys).identity() != first
 
 
 def test_a_changed_folder_of_another_source_is_read_again_in_the_same_process(assemble, tmp_path):
@@ -190,10 +190,12 @@ def test_they_are_in_the_identity_only_when_they_are_set():
     plain, unset = resolve("fedavg_digits", []), resolve("fedavg_digits", ["data.public=none"])
     assert plain.identity() == unset.identity()
     identities = {
-        resolve("fedavg_digits", ["data.public=share", *keys]).identity()
-        for keys in ([], ["data.public.fraction=0.2"], ["data.public.labelled=false"])
+        resolve("feddf_digits", ["data.public=share", *keys]).identity()
+        for keys in ([], ["data.public.fraction=0.3"], ["data.public.labelled=true"])
     }
-    assert len(identities | {plain.identity()}) == 4
+    assert len(identities) == 3
+    shared = resolve("fedavg_digits", ["data.public=share"])
+    assert shared.identity() != plain.identity()
 
 
 def test_fedray_data_counts_them_and_refuses_what_cannot_be(tmp_path, capsys):

@@ -30,7 +30,8 @@ def frozen_features(
     """Return features of some images from a vision tower without prompts.
 
     The cache key consists of the CLIP's identity, the images' content and rows, the kind of
-    features, and what affects rounding: versions of open_clip and torch, the processor, the kind of GPU.
+    features, and what affects rounding: versions of open_clip and torch, the processor, the kind of
+    GPU.
 
     Args:
         clip: the CLIP, on `device` and in float32.
