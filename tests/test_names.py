@@ -16,6 +16,7 @@ FREE = ("algorithms", "trained")
 SAME = {
     "main": "the program of a module",
     "command": "the command of a module",
+    "draw": "random weights, and a random experiment",
     "Experiment": "the typed experiment, and its face in Python",
 }
 """Names with one meaning in several modules."""

@@ -23,13 +23,14 @@ from torch.nn import Module
 
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
+from fedray.config.files import merge
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Federation
 from fedray.models import Classifier
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
-from fedray.runtime.draws import CHEAP, Scope, draw, merged, required
+from fedray.runtime.draws import CHEAP, Scope, draw, required
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor, Worker
@@ -97,7 +98,7 @@ def small_experiment(
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
     algorithm = core.algorithms.get(method)
     cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.HParams.model_fields}
-    tree = merged({**tree, "algorithm": {"name": method, **cheap}}, required(algorithm))
+    tree = merge({**tree, "algorithm": {"name": method, **cheap}}, required(algorithm))
     if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
     if algorithm.requires.head:

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from fedray import core
 from fedray.config import Chosen, Experiment, Frozen, Tree
+from fedray.config.files import merge, override
 from fedray.errors import UserError, one_line
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import Plugin, use
@@ -170,7 +171,7 @@ def draw(seed: int, scope: Scope | None = None) -> Drawn:
     scope, random, refusals = scope or Scope(), np.random.default_rng(seed), list[str]()
     use(scope.plugins)
     methods = sorted(scope.methods or core.algorithms.names())
-    method = pick(random, methods)
+    method = one_of(random, methods)
     while True:
         tree, chosen = _tree(method, scope, random)
         try:
@@ -198,29 +199,28 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
     """Return the tree of an experiment with a few drawn keys, and these keys."""
     algorithm = core.algorithms.get(method)
     requires = algorithm.requires
-    data = pick(random, [*(scope.clip_data if requires.prompts else scope.data)])
+    data = one_of(random, [*(scope.clip_data if requires.prompts else scope.data)])
     tree: Tree = {
         "seed": int(random.integers(1000)),
-        "rounds": pick(random, INTERESTING["rounds"]),
+        "rounds": one_of(random, INTERESTING["rounds"]),
         "local_epochs": 1,
         "batch_size": 16,
         "lr": 0.05,
         "data": {"clients": 3, "samples": 60 if requires.prompts else 90, **data},
         "algorithm": {"name": method, **_parameters(algorithm.HParams, random)},
-        "model": {} if requires.prompts else {"group": pick(random, [*scope.networks])},
+        "model": {} if requires.prompts else {"group": one_of(random, [*scope.networks])},
     }
-    tree = merged(required(algorithm), tree)
-    fields = {key: info for key, info in keys(Experiment) if not _is_left_out(key)}
+    tree = merge(required(algorithm), tree)
+    fields = {key: info for key, info in schema_keys(Experiment) if not _is_left_out(key)}
     leading = sorted(fields.keys() - set(FOLLOWING))
-    first = map(str, random.permutation(leading)[: pick(random, COUNTS)])
+    first = map(str, random.permutation(leading)[: one_of(random, COUNTS)])
     chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
     chosen = [key for key in dict.fromkeys(chosen) if key in fields]
-    for key in chosen:
-        put(tree, key, _value(key, fields[key], random))
-    return tree, chosen
+    values = [(key, _value(key, fields[key], random)) for key in chosen]
+    return override(tree, values), chosen
 
 
-def pick(random: Generator, values: Sequence[Any]) -> Any:
+def one_of(random: Generator, values: Sequence[Any]) -> Any:
     """Return one of the values."""
     return values[int(random.integers(len(values)))]
 
@@ -241,39 +241,21 @@ def required(method: type[core.Algorithm]) -> Tree:
     return tree
 
 
-def merged(first: Tree, second: Tree) -> Tree:
-    """Return both trees as one; values of the second replace those of the first."""
-    both = copied(first)
-    for name, value in second.items():
-        inner = both.get(name)
-        is_section = isinstance(value, dict) and isinstance(inner, dict) and "name" not in inner
-        both[name] = merged(inner or {}, value) if is_section else value
-    return both
-
-
 def copied(tree: Mapping[str, Any]) -> Tree:
     """Return a deep copy of a tree's mappings."""
     return {k: copied(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
 
 
-def keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def schema_keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield the dotted keys of a typed model and their fields."""
     for name, info in model.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Frozen):
-            yield from keys(info.annotation, f"{section}{name}.")
+            yield from schema_keys(info.annotation, f"{section}{name}.")
         else:
             yield f"{section}{name}", info
 
 
-def put(tree: Tree, key: str, value: Any) -> None:
-    """Set a dotted key of a tree."""
-    *above, last = key.split(".")
-    for name in above:
-        tree = tree.setdefault(name, {})
-    tree[last] = value
-
-
-def remove(tree: Tree, key: str) -> None:
+def unset_key(tree: Tree, key: str) -> None:
     """Remove a dotted key of a tree, if it is there."""
     *above, last = key.split(".")
     for name in above:
@@ -291,7 +273,7 @@ def _parameters(model: type[Frozen], random: Generator) -> Tree:
     for name, info in model.model_fields.items():
         key = info.alias or name
         if key in CHEAP:
-            tree[key] = pick(random, CHEAP[key])
+            tree[key] = one_of(random, CHEAP[key])
         elif f"optimizer.{key}" not in NOT_DRAWN and random.random() < 0.4:
             tree[key] = _value(key, info, random)
     return tree
@@ -301,17 +283,17 @@ def _value(key: str, info: FieldInfo, random: Generator) -> Any:
     """Return a value of a key, or its default if the schema does not say what there may be."""
     if key in INTERESTING:
         bounds = info.metadata
-        return pick(random, [v for v in INTERESTING[key] if _is_within(v, bounds)])
+        return one_of(random, [v for v in INTERESTING[key] if _is_within(v, bounds)])
     chosen = next((mark for mark in info.metadata if isinstance(mark, Chosen)), None)
     if chosen is not None:
         return _component(chosen.kind, random)
     values = [*_values(info.annotation, info.metadata)]
-    return pick(random, values) if values else info.get_default(call_default_factory=True)
+    return one_of(random, values) if values else info.get_default(call_default_factory=True)
 
 
 def _component(kind: str, random: Generator) -> Tree:
     """Return an entry of a registry with some of its parameters."""
-    name = pick(random, sorted(registry(kind).names()))
+    name = one_of(random, sorted(registry(kind).names()))
     model = parameters_of(registry(kind).get(name))
     tree = {"name": name, **({} if model is None else _parameters(model, random))}
     if kind == "data evolution" and name != "none":

@@ -13,9 +13,10 @@ import numpy as np
 
 from fedray import core
 from fedray.config import Experiment
+from fedray.config.files import override
 from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.draws import Drawn, Scope, accepted, copied, put
+from fedray.runtime.draws import Drawn, Scope, accepted
 from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 Keys: TypeAlias = Mapping[str, Any]
@@ -113,11 +114,8 @@ def changed(drawn: Drawn, relation: Relation, scope: Scope) -> Experiment | None
     values = relation.change(drawn.experiment)
     if not values:
         return None
-    tree = copied(drawn.tree)
-    for key, value in values.items():
-        put(tree, key, value)
     try:
-        return accepted(tree, scope)
+        return accepted(override(drawn.tree, values.items()), scope)
     except UserError:
         return None
 

@@ -36,7 +36,16 @@ from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
 from fedray.plugins import Plugin
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.draws import DIGITS, SHAPES, SMALL_CLIP, Drawn, Scope, accepted, copied, remove
+from fedray.runtime.draws import (
+    DIGITS,
+    SHAPES,
+    SMALL_CLIP,
+    Drawn,
+    Scope,
+    accepted,
+    copied,
+    unset_key,
+)
 from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -587,7 +596,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
     random = Random(drawn.seed)
     for key in random.sample([*drawn.chosen], len(drawn.chosen)):
         tree = copied(drawn.tree)
-        remove(tree, key)
+        unset_key(tree, key)
         try:
             other = accepted(tree, SCOPE)
         except UserError:

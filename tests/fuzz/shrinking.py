@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 from oracles import NETWORKS, PLUGIN, SCOPE
 
+from fedray.config.files import override
 from fedray.errors import UserError
-from fedray.runtime.draws import Drawn, accepted, copied, put, remove
+from fedray.runtime.draws import Drawn, accepted, copied, unset_key
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")
@@ -37,12 +38,10 @@ def candidates(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for key, value in _leaves(tree):
         if key.split(".")[-1] not in NEEDED and key not in ("data.clients", "data.source"):
             smaller = copied(tree)
-            remove(smaller, key)
+            unset_key(smaller, key)
             yield smaller
         if key in ("rounds", "data.clients", "data.samples", "local_epochs") and value > 1:
-            smaller = copied(tree)
-            put(smaller, key, value // 2)
-            yield smaller
+            yield override(tree, [(key, value // 2)])
     if tree["model"].get("group", "mlp") != "mlp":
         yield {**copied(tree), "model": {**tree["model"], "group": "mlp"}}
 

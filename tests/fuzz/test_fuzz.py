@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fuzz import drawn_from, judge, without_effect
 from oracles import SCOPE, processes
@@ -30,7 +32,7 @@ def test_a_seed_determines_the_experiment():
 
 
 def test_shrinking_keeps_what_fails(tmp_path):
-    drawn = drawn_from(0)
+    drawn = draw(0, replace(SCOPE, methods=("fedprox",)))
     tree = {**drawn.tree, "shuffle": False, "eval_every": 2}
     drawn = type(drawn)(0, tree, (), accepted(tree, SCOPE))
     smaller = shrink(drawn, lambda one: one.experiment.shuffle is False)
