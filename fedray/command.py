@@ -184,7 +184,8 @@ def plugins(function: F) -> F:
 def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "fedray") -> int:
     """Run a command; report exceptions as one line on stderr.
 
-    With `--debug`, exceptions other than `UserError` are raised. Secrets are masked.
+    With `--debug`, the traceback of a `UserError` is printed, too, and other exceptions are raised.
+    Secrets are masked.
 
     Args:
         command: the command; it returns its exit code, or None for 0.
@@ -209,6 +210,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
             sys.stdout.flush()
             return code
     except UserError as error:
+        _trace(error)
         say_wrong(error)
         return USER_ERROR
     except click.exceptions.NoArgsIsHelpError as error:
@@ -399,6 +401,12 @@ def _print_masked(
 ) -> None:
     """Print a traceback without secrets."""
     print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
+
+
+def _trace(error: UserError) -> None:
+    """Print the traceback of an error of the user's, if `--debug` is given."""
+    if "debug" in _flags:
+        _print_masked(type(error), error, error.__traceback__)
 
 
 def _described(error: Exception) -> str:

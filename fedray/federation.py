@@ -465,13 +465,13 @@ class RoundExchange(Exchange):
     def _check_noise(self, step: str, down: Downlinks) -> None:
         """Refuse a call that would repeat the noise of an earlier call of this round."""
         privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
-        if privacy is None or privacy.noise_seed is None:
+        if privacy is None:
             return
         if before if privacy.mode == "central" else before & down.keys():
             raise UserError(
-                f"privacy.noise_seed={privacy.noise_seed} gives a step's calls in one round the "
-                f"same noise, and round {self.round} calls {step} a second time; leave "
-                "privacy.noise_seed out, or use another step for the second call"
+                f"privacy.mode={privacy.mode} gives a step's calls in one round the same noise, "
+                f"and round {self.round} calls {step} a second time; use another step for the "
+                "second call"
             )
 
     def _settle(self, release: Release | None, *, is_void: bool) -> None:

@@ -23,7 +23,6 @@ FLAGS = {
 TESTS = (
     "tests/equations",
     "tests/invariants/test_precision.py",
-    "tests/invariants/test_small_model_loops.py",
     "tests/originals",
 )
 THREADS = (1, 2)

@@ -136,7 +136,8 @@ def test_help_is_no_failure(capsys):
 def test_debug_raises_what_is_no_fault_of_the_user_s(capsys):
     with pytest.raises(KeyError):
         ended(raising(KeyError("x")), capsys, ["--debug"])
-    assert ended(raising(UserError("x")), capsys, ["--debug"])[0] == 2
+    code, said = ended(raising(UserError("x")), capsys, ["--debug"])
+    assert (code, "Traceback" in said, said.splitlines()[-1]) == (2, True, "error: x")
 
 
 # --- stopped ---------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ LAYERS = [
     [
         "counts",
         "errors",
-        "fingerprint",
         "imports",
         "markdown",
         "masking",
@@ -37,7 +36,7 @@ LAYERS = [
         "trees",
         "units",
     ],
-    ["storage"],
+    ["fingerprint", "storage"],
     ["activity", "command", "plugins", "registry"],
     ["config"],
     ["run_config"],

@@ -5,9 +5,9 @@ samples of class c. Sums are computed in double precision, so that the mean of m
 to the last digit of a float32.
 
     p_k                                        -> client_weights
-    sum_k p_k w_k of named tensors             -> weighted_mean, Averaging
+    sum_k p_k w_k of named tensors             -> Averaging, weighted_mean
     sum_k w_k v_k of vectors                   -> weighted_sum
-    sum_k n_{k,c} v_{k,c} / n_c for each class -> aggregate, from class_sums and class_average
+    sum_k n_{k,c} v_{k,c} / n_c for each class -> class_sums, class_average; aggregate: both
     mean of the rows of each class             -> row_means
 """
 
@@ -93,7 +93,7 @@ def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
 
 
 def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[Tensor, Tensor]:
-    """Return the mean of the clients' vectors of each class, Eq. (6) of FedProto and FedTSP.
+    """Return the mean of the clients' vectors of each class, for methods with single uploads.
 
     Args:
         uploads: `LocalPrototypes` by client.
@@ -110,6 +110,8 @@ def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[T
 
 def class_sums(upload: Any, classes: int, how: ClassWeights) -> core.Tensors:
     """Return the terms that a client adds to the mean of each class, in double precision.
+
+    The mean is Eq. (6) of FedProto and FedTSP.
 
     Returns:
         Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].

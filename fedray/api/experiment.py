@@ -144,13 +144,21 @@ class Experiment:
         return Result(folder)
 
     def rounds(
-        self, out: str | Path, *, executor: ExecutorName = "ray", track: bool = False
+        self,
+        out: str | Path | None = None,
+        *,
+        executor: ExecutorName = "ray",
+        callbacks: Iterable[Callback] = (),
+        track: bool = False,
+        resume: bool = False,
     ) -> Generator[Round, None, None]:
         """Run the experiment and yield the record of every round; arguments as for `train`.
 
-        Closing the iterator early stops the run; `train(out, resume=True)` continues it.
+        Closing the iterator early stops the run; `resume=True` continues it.
         """
-        yield from self._begin(self._folder(out, False), executor, [], track)[0]
+        folder = self._folder(out, resume)
+        with discard_if_empty(folder if out is None else None):
+            yield from self._begin(folder, executor, list(callbacks), track)[0]
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
         """Return the run's folder: a new one, or with `resume` the existing one.

@@ -282,8 +282,8 @@ class PrivacyConfig(Frozen):
     delta: float = Field(1e-5, gt=0, lt=1)
     """The delta for which epsilon is reported; choose it far below 1 / data.clients."""
     noise_seed: int | None = Field(None, ge=0)
-    """Seed of the noise, which makes a run repeatable but gives no privacy. None draws noise from
-    the operating system."""
+    """Seed of the noise. None: the experiment's seed. A run is a simulation and repeatable; a
+    deployment draws its noise elsewhere."""
 
     def switched_off(self) -> Mapping[str, str]:
         """Return the keys of noise if there is none."""

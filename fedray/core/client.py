@@ -297,7 +297,8 @@ class Client:
             config: changes of the training configuration.
         """
         config = {"augment": NO_AUGMENTATION, "drop_last": False, **config}
-        return replace(self.with_schedule(**config), train=samples, order=order)
+        other = self.with_schedule(**config)
+        return replace(other, train=samples, order=order, optimizer_state={})  # of another loss
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
         """Return this client with a changed training `config`, moved on by `later` rounds.

@@ -14,7 +14,6 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -63,14 +62,14 @@ class Privacy:
         clip_norm: S, the L2 bound of a client's whole update.
         noise_multiplier: sigma; the noise has the standard deviation sigma * S, on the sum or on
             each upload.
-        noise_seed: seed that makes the noise repeatable, so that it does not protect; None uses
-            the system's entropy.
+        noise_seed: the seed of the noise. A simulation is repeatable, so its noise protects nobody
+            who knows the seed; a deployment draws it elsewhere.
     """
 
     mode: PrivacyMode
     clip_norm: float
     noise_multiplier: float
-    noise_seed: int | None = None
+    noise_seed: int = 0
 
     def protect_upload(
         self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
@@ -122,8 +121,6 @@ class Privacy:
         return _replace_covered(mean, noisy)
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
-        if self.noise_seed is None:
-            return np.random.default_rng(secrets.randbits(256))
         streams = Streams(self.noise_seed)
         return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
 

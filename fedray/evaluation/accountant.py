@@ -44,7 +44,6 @@ class Accountant:
         mode: central or local.
         noise_multiplier: sigma, above 0.
         delta: the delta at which epsilon is reported.
-        repeatable: whether a repeated step draws the same noise and therefore reveals nothing new.
         earlier: releases of the run before it was resumed.
         note: called with every release before it happens.
     """
@@ -55,14 +54,12 @@ class Accountant:
         noise_multiplier: float,
         delta: float,
         *,
-        repeatable: bool = False,
         earlier: Iterable[Release] = (),
         note: Callable[[Release], None] = lambda release: None,
     ) -> None:
         self.mode = mode
         self.sigma = noise_multiplier
         self.delta = delta
-        self._repeatable = repeatable
         self._releases = list(earlier)
         self._note = note
 
@@ -73,7 +70,7 @@ class Accountant:
 
     def spent(self, round_: int) -> Spent:
         """Return epsilon so far and of this round; in central mode, amplified by sampling."""
-        releases = self._distinct()
+        releases = [release for release in self._distinct() if release.round <= round_]
         in_round = [release for release in releases if release.round == round_]
         return Spent(self._bound(releases), self._bound(in_round), self._without_sampling(releases))
 
@@ -83,8 +80,8 @@ class Accountant:
         return min(unamplified, self._sampled(releases)) if self.mode == "central" else unamplified
 
     def _distinct(self) -> Sequence[Release]:
-        valid = without_void(self._releases)
-        return list(dict.fromkeys(valid)) if self._repeatable else valid
+        """Return the releases; a step that a resumed run repeats draws the same noise again."""
+        return list(dict.fromkeys(without_void(self._releases)))
 
     def _without_sampling(self, releases: Iterable[Release]) -> float:
         """Return epsilon of the client with the most releases."""

@@ -6,21 +6,12 @@ version and hash of the installed plug-ins that it uses.
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from fedray.errors import UserError
 from fedray.plugins.plugin import Plugin, hash_of
 from fedray.registry import installed_points, search_path
-
-
-def site_folders() -> list[str]:
-    """Return the folders of installed packages."""
-    paths = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    user = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
-    return list(dict.fromkeys([*paths, *user]))
 
 
 def is_installed(module: str) -> bool:

@@ -29,6 +29,7 @@ from fedray.storage.release import Release
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
+from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,24 @@ class Snapshots:
         self._usual = usual
         self._keep = assembly.experiment.keep.models or usual
 
+    def resume(self, snapshot: Snapshot, earlier: Run) -> None:
+        """Keep the models of the best round so far if `keep.models=best` was not set before.
+
+        Raises:
+            UserError: if these models were not kept.
+        """
+        best, before = earlier.best, earlier.info.config["keep"]["models"] or self._usual
+        if self._keep != "best" or before == "best" or best is None:
+            return
+        if best.round != snapshot.round:
+            raise UserError(
+                f"keep.models was {before} up to round {snapshot.round}, so the models of the best "
+                f"round so far, {best.round}, are gone; resume with keep.models={before}"
+            )
+        writer, self._federation.snapshot = self._records.opened(), snapshot
+        pin = self._pin("best", earlier.rounds[-1])
+        self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
+
     def after_round(self, done: Round) -> None:
         """Start a checkpoint if one is due or the models are kept, after the previous one.
 
@@ -221,7 +240,9 @@ class Snapshots:
             clients=experiment.data.clients,
             is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
         )
-        return pin_of(which, facts, self._downloads(), experiment.keep.max_gb * 1e9)
+        alone = which == "best" or self._keep == "last"
+        most_bytes = experiment.keep.max_gb * 1e9
+        return pin_of(which, facts, self._downloads(), most_bytes, alone=alone)
 
     def _downloads(self) -> Downloads:
         """Return the downloads with which all clients are tested; shared ones are stored once."""

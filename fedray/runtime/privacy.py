@@ -30,7 +30,8 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
     if keys.mode == "none":
         return None
     assert keys.clip_norm is not None
-    return Privacy(keys.mode, keys.clip_norm, keys.noise_multiplier, keys.noise_seed)
+    seed = experiment.seed if keys.noise_seed is None else keys.noise_seed
+    return Privacy(keys.mode, keys.clip_norm, keys.noise_multiplier, seed)
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
@@ -102,7 +103,6 @@ def accountant_of(
         keys.mode,
         keys.noise_multiplier,
         keys.delta,
-        repeatable=keys.noise_seed is not None,
         earlier=folder.releases.read(),
         note=note,
     )
@@ -143,12 +143,11 @@ def _describe_noise(experiment: Experiment) -> str:
     keys = experiment.privacy
     if keys.noise_multiplier == 0:
         return "none: updates are only clipped, which gives no protection and no epsilon"
-    if keys.noise_seed is not None:
-        return (
-            f"from privacy.noise_seed={keys.noise_seed}, which gives no protection: anyone who "
-            "knows the seed can remove the noise; epsilon assumes that the noise is secret"
-        )
-    return "from the operating system's entropy, new in every run; a repeated step counts again"
+    key = "seed" if keys.noise_seed is None else "privacy.noise_seed"
+    return (
+        f"from {key}, so that the simulation is repeatable: anyone who knows the seed can remove "
+        "the noise, and epsilon is that of a deployment whose noise is secret"
+    )
 
 
 def privacy_lines(done: Run) -> list[str]:

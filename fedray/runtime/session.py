@@ -143,6 +143,8 @@ class Session:
             for close in (records.close, keep_survived, snapshots.close):
                 closing.callback(close)  # called in reverse order
             rounds = federation.rounds(snapshot)
+            if snapshot is not None and earlier is not None and not stop.is_over:
+                snapshots.resume(snapshot, earlier)
             while not stop.is_over:
                 use(experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:

@@ -160,7 +160,7 @@ class StackedRuntime(ClientRuntime):
         except UserError:
             raise
         except Exception as error:  # shared by all clients, whose operations are the same
-            if "vmap" in str(error):
+            if "vmap" in str(error) or "atching rule" in str(error):
                 raise UserError(
                     f"{method.name} with {first.context.architecture} cannot be stacked: "
                     f"{one_line(error)}; set stacked=1"

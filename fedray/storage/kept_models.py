@@ -64,8 +64,10 @@ class Downloads:
     of_client: Sequence[int | None]
 
 
-def pin_of(which: Which, facts: ModelFacts, downloads: Downloads, max_bytes: float) -> Pin:
-    """Return the pin that keeps the models of a round; one of the best removes all others."""
+def pin_of(
+    which: Which, facts: ModelFacts, downloads: Downloads, max_bytes: float, *, alone: bool
+) -> Pin:
+    """Return the pin that keeps the models of a round; `alone` removes all other models."""
     return Pin(
         name=which,
         facts={
@@ -74,7 +76,7 @@ def pin_of(which: Which, facts: ModelFacts, downloads: Downloads, max_bytes: flo
             "of_client": downloads.of_client,
         },
         entries={_FIRST_DOWNLOAD - n: tree for n, tree in enumerate(downloads.trees)},
-        replaces=WHICH if which == "best" else (which,),
+        replaces=WHICH if alone else (which,),
         max_bytes=max_bytes,
     )
 
@@ -125,7 +127,10 @@ class KeptModels:
             wrong = f"are of round {self.facts.round}, not of round {summary.round}"
         else:
             return
-        raise UserError(f"the {self.which} models in {self.path} {wrong}; restore it from a copy")
+        raise UserError(
+            f"the {self.which} models in {self.path} {wrong}; set keep.models again as "
+            "it was before the run was resumed, or restore them from a copy"
+        )
 
 
 def kept_rounds(folder: Path) -> dict[Which, int]:

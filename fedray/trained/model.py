@@ -135,7 +135,10 @@ class TrainedModel:
 
     @property
     def module(self) -> torch.nn.Module:
-        """Return the network, which maps `Pixels` to features and, with a head, to logits."""
+        """Return the network; `module(Pixels(images))` has features and, with a head, logits.
+
+        `Pixels` of `fedray.plugin` wraps images `[B, channels, H, W]` in [-1, 1].
+        """
         return self._local.model
 
     @torch.no_grad()

@@ -27,10 +27,10 @@ def experiment(**keys) -> fedray.Experiment:
     return fedray.Experiment("fedavg_digits", settings)
 
 
-def begin(run: fedray.Experiment, out) -> None:
-    """Play the first round and stop."""
+def begin(run: fedray.Experiment, out, until: int = 0) -> None:
+    """Play the rounds up to this one and stop."""
     with contextlib.closing(run.rounds(out, executor="serial")) as rounds:
-        next(rounds)
+        next(done for done in rounds if done.round == until)
 
 
 def method_of_a_notebook_changes(out):
@@ -134,6 +134,28 @@ def run_changes_the_process(out):
         torch.set_num_threads(threads)
 
 
+def keep_changed_on_resume(out, before, after, until=1):
+    """All rounds are equally good, so that the first one is the best."""
+    keys = {"rounds": 3, "lr": 1e-9, "report.select": "test"}
+    begin(experiment(keep__models=before, **keys), out, until)
+    experiment(keep__models=after, **keys).train(out, executor="serial", resume=True)
+    result = fedray.load(out)
+    return result.models().facts.round, result.best.round if after == "best" else 3
+
+
+def rounds_take_the_arguments_of_train(out):
+    """Without a folder, with callbacks, and as a continuation."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRAY_RESULTS", str(out.parent / "results"))
+        rounds = experiment().rounds(executor="serial", callbacks=[seen.append])
+        with contextlib.closing(rounds):
+            first = next(rounds)
+    begin(experiment(), out)
+    rest = [done.round for done in experiment().rounds(out, executor="serial", resume=True)]
+    return ([done.round for done in seen], rest), ([first.round], [1, 2])
+
+
 def train_loss_of_unequal_batches(out, stacked):
     """The loss of an epoch is that of its images, into whichever batches they are divided."""
 
@@ -146,6 +168,9 @@ def train_loss_of_unequal_batches(out, stacked):
 
 
 EQUAL = [
+    rounds_take_the_arguments_of_train,
+    partial(keep_changed_on_resume, before="last", after="best"),
+    partial(keep_changed_on_resume, before="best", after="last"),
     run_changes_the_process,
     buffers_that_are_not_saved_travel,
     *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
@@ -175,7 +200,27 @@ def phase_without_validation(out, first, later):
     ).train(out, executor="serial")
 
 
+class _Nested(nn.Module):
+    """A linear layer after an operation that torch cannot batch over models."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        nested = torch.nested.as_nested_tensor([self.layer(images.flatten(1))])
+        return nested.to_padded_tensor(0.0)[0]
+
+
+def operation_that_cannot_be_batched(out):
+    """PyTorch says "Batching rule not implemented", and the user has to know about stacking."""
+    architecture("nested")(lambda channels, size: _Nested(channels * size**2))
+    experiment(model__group="nested", stacked=4).train(out, executor="serial")
+
+
 REFUSED = {
+    operation_that_cannot_be_batched: "set stacked=1",
+    partial(keep_changed_on_resume, before="last", after="best", until=2): "keep.models was last",
     partial(
         phase_without_validation,
         first={"name": "dominant_class", "shots": 4},

@@ -257,6 +257,13 @@ def test_resumed_with_what_the_optimizer_kept(assemble, tmp_path, method):
             assert same(means, ends[1][client].optimizer[name])
 
 
+def test_a_training_on_other_images_starts_without_the_momentum_of_the_own_ones(assemble):
+    client = ClientRuntime(assemble("fedavg", KEPT), CPU).client(0, 1)
+    client.optimizer_state["momentum"] = 1.0
+    assert client.training_on(client.train, "public").optimizer_state == {}
+    assert client.with_schedule(epochs=2).optimizer_state
+
+
 def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
     kept, not_kept = (
         run("fedavg", {**KEPT, "optimizer.keep": keep, "model.group": "cnn2"})

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
+import sys
 from pathlib import Path
+from types import CodeType, FrameType
 
 import pytest
 
 from _build.heads import METHODS as METHODS_FOLDER
 from _build.heads import equations_of
+from fedray.core import algorithms
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.conformance import serial, small_experiment, trace
 
 TESTS = Path(__file__).parent
 FILES = {
-    path.stem: path
+    path.relative_to(METHODS_FOLDER).with_suffix("").as_posix(): path
     for path in sorted(METHODS_FOLDER.glob("*/*.py"))
     if "algorithms.add\n" in path.read_text()
 }
@@ -27,7 +33,7 @@ def rows(module: str) -> list[tuple[str, str, list[str]]]:
     return [(each.label, each.file, list(each.names)) for each in equations_of(head, path)]
 
 
-METHODS = [module for module in FILES if module != "local"]
+METHODS = [module for module in FILES if module != "personalised/local"]
 ROWS = [(method, *row) for method in METHODS for row in rows(method)]
 
 
@@ -39,9 +45,12 @@ def lookup(file: str, name: str):
 
 
 def test_every_method_has_a_table():
-    assert {"alignfed", "fedavg", "fedproto", "fedtgp", "fedtsp"} <= set(METHODS)
+    known = {"alignfed", "fedavg", "fedproto", "fedtgp", "fedtsp"}
+    assert known <= {Path(method).name for method in METHODS}
     assert [method for method in METHODS if not rows(method)] == []
-    assert [label for label, _, _ in rows("fedtsp")] == [f"Eq. ({n})" for n in range(2, 9)]
+    assert [label for label, _, _ in rows("text_guided/fedtsp")] == [
+        f"Eq. ({n})" for n in range(2, 9)
+    ]
 
 
 @pytest.mark.parametrize(("method", "label", "file", "names"), ROWS)
@@ -58,6 +67,61 @@ NUMBERED = [row for row in ROWS if row[1].startswith("Eq. (")]
 def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, label, file, names):
     number = re.fullmatch(r"Eq\. \((\d+)\)", label)[1]
     assert any(label in (lookup(file, name).__doc__ or "") for name in names)
-    tests = ast.parse((TESTS / f"test_{method}.py").read_text()).body
+    tests = ast.parse((TESTS / f"test_{Path(method).name}.py").read_text()).body
     functions = [node.name for node in tests if isinstance(node, ast.FunctionDef)]
     assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]
+
+
+SWITCHED_ON = {"dp_fpl": [("algorithm.epsilon", 1.0)]}
+"""Keys without which a method does not run all that its table names."""
+
+
+def codes_of(thing: object) -> set[CodeType]:
+    """Return the code of a function, a property or the methods of a class."""
+    if inspect.isclass(thing):
+        return set().union(*map(codes_of, vars(thing).values()))
+    for name in ("fget", "func", "__func__"):
+        thing = getattr(thing, name, None) or thing
+    code = getattr(inspect.unwrap(thing) if callable(thing) else thing, "__code__", None)
+    return set() if code is None else {code}
+
+
+def codes_of_name(file: str, name: str) -> set[CodeType]:
+    """Return the codes of a name of a table; for a method of a class, those of subclasses, too."""
+    owner, _, method = name.rpartition(".")
+    if not owner:
+        return codes_of(lookup(file, name))
+    classes, base = [lookup(file, owner)], lookup(file, owner)
+    for cls in classes:  # grows
+        classes += cls.__subclasses__()
+    found = [vars(cls)[method] for cls in (*classes, *base.__mro__) if method in vars(cls)]
+    return set().union(*map(codes_of, found))
+
+
+LONG = ["averaging/fedfa_anchors", "personalised/fedpac"]
+LONG += [f"prompts/{name}" for name in ("cocoop", "crossings", "dp2fl", "fedmgp")]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(m, marks=[pytest.mark.slow] if m in LONG else []) for m in METHODS],
+)
+def test_a_run_runs_what_the_table_names(module):
+    """Two rounds of the file's methods: a function that no method runs proves nothing about it."""
+    home = f"fedray.algorithms.{module.replace('/', '.')}"
+    ran = set[CodeType]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            ran.add(frame.f_code)
+
+    for method in (entry for entry in algorithms.entries() if entry.__module__ == home):
+        sets = [("rounds", 2), ("data.evolution", "none"), *SWITCHED_ON.get(method.name, [])]
+        assembly = Assembly(small_experiment(method.name, sets))
+        sys.setprofile(note)
+        try:
+            trace(assembly, serial)
+        finally:
+            sys.setprofile(None)
+    named = {(file, name) for _, file, names in rows(module) for name in names}
+    assert [name for file, name in sorted(named) if not codes_of_name(file, name) & ran] == []

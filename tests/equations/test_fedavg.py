@@ -8,16 +8,16 @@ from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.averaging.scaffold import ControlledModel
-from fedray.algorithms.mean import client_weights, weighted_mean
-from fedray.core import ClientState
+from fedray.core import ClientState, Sums
 from fedray.errors import ServerError
 
 ONE_KIND = {"model.group": "cnn2"}
 
 
 def mean_model(uplinks):
-    models = {client: upload.model for client, upload in uplinks.items()}
-    return weighted_mean(client_weights(uplinks, "samples"), models)
+    method, sums = FedAvg(FedAvg.HParams(), None), Sums(len(uplinks))
+    sums.add_rows([*uplinks], method.summands([*uplinks.values()]))
+    return method.server_step({"model": uplinks[0].model}, sums.total, None)["model"]
 
 
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():

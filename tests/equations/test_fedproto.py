@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 import torch
 from tensors import CPU
 
-from fedray.algorithms.mean import aggregate
+from fedray.algorithms.mean import class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     prototype_distance,
 )
 from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.core import total_of
 from fedray.models import ClassifierOutput
 
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -28,6 +30,11 @@ def prototypes(*present: bool) -> GlobalPrototypes:
     return GlobalPrototypes(torch.tensor([[0.0, 0.0], [3.0, 2.0]]), torch.tensor(present))
 
 
+def class_means(uplinks, classes, how):
+    """Return the means and the mask that the server computes, Eq. (6)."""
+    return class_average(total_of(partial(class_sums, classes=classes, how=how), uplinks).sums)
+
+
 def test_eq6_weighs_by_samples_of_the_class():
     uplinks = {
         0: LocalPrototypes(
@@ -35,10 +42,10 @@ def test_eq6_weighs_by_samples_of_the_class():
         ),
         1: LocalPrototypes(torch.tensor([0]), torch.tensor([[0.0, 8]]), torch.tensor([1])),
     }
-    found, present = aggregate(uplinks, 3, "weighted")
+    found, present = class_means(uplinks, 3, "weighted")
     assert found.tolist() == [[0.75, 2.0], [4.0, 4.0], [0.0, 0.0]]
     assert present.tolist() == [True, True, False]
-    assert aggregate(uplinks, 3, "uniform")[0][0].tolist() == [0.5, 4.0]
+    assert class_means(uplinks, 3, "uniform")[0][0].tolist() == [0.5, 4.0]
 
 
 def test_eq7_by_hand():

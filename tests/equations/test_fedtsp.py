@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import exp, log, log1p
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tensors import CPU, gaussian
 
-from fedray.algorithms.mean import aggregate
+from fedray.algorithms.mean import class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
@@ -24,7 +25,15 @@ from fedray.algorithms.text_guided.fedtsp import (
     server_loss,
 )
 from fedray.config import component, override
-from fedray.core import Batch, ClientState, LocalContext, Server, Setting, TrainingConfig
+from fedray.core import (
+    Batch,
+    ClientState,
+    LocalContext,
+    Server,
+    Setting,
+    TrainingConfig,
+    total_of,
+)
 from fedray.core.gate import quantise
 from fedray.language.encoders import EncoderChoice
 from fedray.language.prompts import insert_prompts
@@ -123,13 +132,18 @@ def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
         torch.testing.assert_close(found.vectors[row], of_class.mean(0), atol=1e-5, rtol=1e-5)
 
 
+def class_means(uplinks, classes, how):
+    """Return the means and the mask that the server computes, Eq. (6)."""
+    return class_average(total_of(partial(class_sums, classes=classes, how=how), uplinks).sums)
+
+
 @pytest.mark.parametrize(("how", "expected"), [("weighted", (0.75, 0.25)), ("uniform", (0.5, 0.5))])
 def test_eq6_worked_example(how, expected):
     uplinks = {
         client: LocalPrototypes(torch.tensor([1]), row.unsqueeze(0), torch.tensor([count]))
         for client, row, count in [(0, torch.eye(2)[0], 30), (7, torch.eye(2)[1], 10)]
     }
-    found, present = aggregate(uplinks, 3, how)
+    found, present = class_means(uplinks, 3, how)
     torch.testing.assert_close(found, torch.tensor([(0.0, 0.0), expected, (0.0, 0.0)]))
     assert present.tolist() == [False, True, False]
 
@@ -234,7 +248,7 @@ def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     method = fedtsp(learn_tau=True, tau=0.5, prompt_lr=0.1)
     before = method.init_server(server)
     after = method.server_update(before, UPLINKS, server)
-    image, present = aggregate(UPLINKS, C, "weighted")
+    image, present = class_means(UPLINKS, C, "weighted")
     scale = before["log_scale"].clone().requires_grad_()
     loss = server_loss(before["vectors"][present], image[present], scale, "t2i")
     (gradient,) = torch.autograd.grad(loss, scale)

@@ -28,8 +28,8 @@ from fedray.errors import FedrayError, UserError, one_line
 from fedray.runtime.draws import Drawn, draw
 from fedray.storage.run_folder import RunFolder
 
-LATE = "cannot be stacked"
-"""Of a network that PyTorch cannot batch; only a step shows it."""
+LATE = ("cannot be stacked", "Expected more than 1 value per channel")
+"""What PyTorch says of a network that it cannot batch, or of batches that a method makes."""
 PROCESSES = 2
 EVERY = 50
 """Seeds between two that run in processes of their own, on Ray, and are killed."""
@@ -84,8 +84,8 @@ def judge(drawn: Drawn, names: Iterable[str] = tuple(ORACLES), *, effect: bool =
             verdict.note = "diverged"
             return verdict
         except FedrayError as error:
-            is_refusal = isinstance(error, UserError)
-            if is_refusal and (LATE in str(error) or not RunFolder(Path(folder)).has_result):
+            is_early = isinstance(error, UserError) and not RunFolder(Path(folder)).has_result
+            if is_early or any(words in str(error) for words in LATE):
                 verdict.note = "refused"
             else:
                 verdict.faults["runs"] = one_line(error)

@@ -178,7 +178,7 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
             if abs(np.mean(everyone) - values["local_accuracy"]) > 1e-12:
                 yield f"round {r}: local_accuracy is not the mean of the clients'"
         for key, value in values.items():
-            if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1):
+            if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1 + 1e-9):
                 yield f"round {r}: {key} is {value}"
     if (run.best.round if run.best else None) != (best[0] if best else None):
         yield f"the best round is {run.best}, not {best}"
@@ -313,7 +313,9 @@ def processes(drawn: Drawn) -> Iterator[str]:
             while process.poll() is None and not _lines(killed):
                 time.sleep(0.05)
             process.kill()
-        done = _run([*command, "serial", "--out", str(killed)])
+        own = ["--plugin", PLUGIN] if drawn.tree["model"].get("group") in NETWORKS else []
+        again = [*command[:3], "--resume", str(killed), "--no-track", "--executor", "serial"]
+        done = _run([*again, *own])
         if done.returncode:
             yield f"exit {done.returncode} after a kill: {done.stderr[-300:]}"
             return
@@ -354,8 +356,17 @@ def given(assembly: Assembly) -> reference.Given:
     ]
     domains, public = data.images.domains, data.public
     kinds, text = models.architectures, None
+    encode, token_width = None, 0
     if assembly.algorithm.requires.text:
-        text = assembly.server(CPU).tower.frozen_prototypes(of_unit_length=True)
+        tower = assembly.server(CPU).tower
+        text = tower.frozen_prototypes(of_unit_length=True)
+        token_width = tower.token_width
+
+        def encode(prompts: Tensor | None, past: bool, classes: Tensor | None) -> Tensor:
+            if prompts is None:
+                return tower.frozen_prototypes()
+            return tower.prototypes(prompts, past, classes)
+
     return reference.Given(
         keys=e.tree(),
         images=data.images.images,
@@ -369,14 +380,47 @@ def given(assembly: Assembly) -> reference.Given:
         bodies={**reference.BODIES, **{n: architectures.get(n).make for n in NETWORKS}},
         initial=lambda client: dict(models.initial(kinds[client], client)),
         text=text,
+        encode=encode,
+        token_width=token_width,
+        inputs=prompt_inputs(assembly) if assembly.algorithm.requires.prompts else None,
     )
+
+
+class Prompts(torch.nn.Module):
+    """A prompted CLIP as a network from tensors to features and logits."""
+
+    def __init__(self, model: Any, kind: Any) -> None:
+        super().__init__()
+        for name, module in model.named_children():
+            self.add_module(name, module)
+        for name, parameter in model.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "kind", kind)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.model(self.kind(x))
+        object.__setattr__(self, "text", output.text)
+        return output.features, output.logits
+
+
+def prompt_inputs(assembly: Assembly) -> tuple[Tensor, Callable[[str], torch.nn.Module]]:
+    """Return what a prompted CLIP reads of each image, and the CLIP of an architecture."""
+    used = assembly.data.used
+    samples = assembly.models.samples(CPU)(used)
+    read = samples.kind.of(samples.tensors(CPU)[0]).values
+    values = torch.zeros(len(assembly.data.images), *read.shape[1:])
+    values[torch.from_numpy(used)] = read
+    return values, lambda architecture: Prompts(assembly.models.empty(architecture), samples.kind)
 
 
 def is_referenced(e: Experiment, assembly: Assembly) -> bool:
     """Return whether the reference covers an experiment."""
+    is_prompted = assembly.algorithm.requires.prompts and e.model.clip_precision == "float32"
     return (
         e.algorithm.name in reference.METHODS
-        and {*assembly.models.architectures} <= {*reference.BODIES, *NETWORKS}
+        and ({*assembly.models.architectures} <= {*reference.BODIES, *NETWORKS} or is_prompted)
+        and assembly.data.base is None
         and e.precision == "float32"
         and e.stacked == 1
         and e.data.augment.name == "none"
@@ -449,13 +493,13 @@ def check_states(played: Played, single: reference.Loop, double: reference.Loop)
     first, second, states = single.final(), double.final(), played.states
     for owner, values in first.items():
         for name, value in values.items():
-            places = [
+            kind = owner.removeprefix("server ")
+            places = {
                 f"{owner}/model/{name}",
-                f"server/{name}",
-                f"server/head/{name.removeprefix('head.')}",
-            ]
-            if owner.startswith("server "):
-                places = [f"server/models/{owner.removeprefix('server ')}/{name}"]
+                f"{owner}/{name}",
+                f"{owner}/head/{name.removeprefix('head.')}",
+                f"server/models/{kind}/{name}",
+            }
             found = next((states[p] for p in places if p in states), None)
             if found is None:
                 continue

@@ -57,6 +57,10 @@ class Given:
         bodies: makes the body of a network from channels and side.
         initial: returns a client's initial weights, by client.
         text: the classes' text embeddings of unit length [C, d], for methods with texts.
+        encode: returns embeddings [c, d] of classes under prompts [C, m, w], or without prompts.
+        token_width: w, the width of a prompt.
+        inputs: what a prompted CLIP reads of each image, and the module that reads it, if the
+            method trains one; such a network computes in single precision alone.
     """
 
     keys: Mapping[str, Any]
@@ -71,6 +75,9 @@ class Given:
     bodies: Mapping[str, Callable[[int, int], nn.Module]]
     initial: Callable[[int], Named]
     text: Tensor | None = None
+    encode: Callable[[Tensor | None, bool, Tensor | None], Tensor] | None = None
+    token_width: int = 0
+    inputs: tuple[Tensor, Callable[[str], nn.Module]] | None = None
 
 
 @dataclass
@@ -335,13 +342,15 @@ class Loop:
 
     one_model: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "weights"
 
     def __init__(self, given: Given, dtype: torch.dtype = torch.float32) -> None:
-        self.given, self.keys, self.dtype = given, given.keys, dtype
+        self.given, self.keys = given, given.keys
+        self.dtype = dtype if given.inputs is None else torch.float32
         self.C, self.d, self.clients = given.classes, given.width, given.keys["data"]["clients"]
         self.hp = {k: v for k, v in given.keys["algorithm"].items() if k != "name"}
         self.draws = Draws(given.keys["seed"])
-        self.x = self.pixels(given.images)
+        self.x = self.pixels(given.images) if given.inputs is None else given.inputs[0]
         self.y = torch.from_numpy(np.array(given.labels))
         self.nets: dict[str, Any] = {}
         self.records: list[Record] = []
@@ -377,13 +386,15 @@ class Loop:
         return Net(body, raw, width or self.d, classes, self.keys["model"]["projector"])
 
     def build(self, architecture: str) -> nn.Module:
-        return self.plain_net(architecture)
+        inputs = self.given.inputs
+        return self.plain_net(architecture) if inputs is None else inputs[1](architecture)
 
     def net(self, client: int) -> Any:
         """Return the network of a client's architecture, which clients share, in training mode."""
         architecture = self.given.architectures[client]
         if architecture not in self.nets:
-            net = self.build(architecture)
+            with torch.random.fork_rng(devices=[]):
+                net = self.build(architecture)
             single = [p for p in (*net.parameters(), *net.buffers()) if p.dtype == torch.float32]
             for tensor in single:
                 tensor.data = tensor.data.to(self.dtype)
@@ -578,7 +589,7 @@ class Loop:
         weights = matching(values, lambda n: n not in buffers)
         statistics = matching(values, lambda n: n in buffers)
         return {
-            **self.named("weights", "weights", weights),
+            **self.named(self.kind, "weights", weights),
             **self.named("statistics", "buffers", statistics),
         }
 
@@ -1316,8 +1327,8 @@ class FedProtoGlobal(FedAvg, Prototypes):
         return F.cross_entropy(logits, y) + self.hp["mu"] * self.gap(features, y)
 
     def finish(self, net: Any, client: int, round_: int) -> Upload:
-        update = super().finish(net, client, round_)
-        return {**update, **self.class_means(net, client, round_)}
+        means = self.class_means(net, client, round_)  # first, in the order of the noise
+        return {**means, **super().finish(net, client, round_)}
 
     def server(self, uploads: Mapping[int, Upload]) -> None:
         FedAvg.server(self, uploads)
@@ -1800,7 +1811,178 @@ class FedDF(FedAvg, Public):
         return {f"server {kind}": values for kind, values in self.models.items()}
 
 
+# --- texts that the server prompts ---------------------------------------------------------------
+
+
+class FedTSP(Prototypes):
+    """Text prototypes, whose prompts the server trains, and features that approach them."""
+
+    requires = ("text",)
+
+    def begin(self) -> None:
+        Prototypes.begin(self)
+        m = self.hp["prompt_length"]
+        m = 1 if m is None else m
+        epochs = self.hp["server_epochs"]
+        self.epochs = (1 if epochs is None else epochs) if m else 0
+        draw = torch.randn(self.C, m, self.given.token_width, generator=self.draws.torch("prompts"))
+        self.prompts = draw * 0.02
+        self.log_scale = -torch.tensor(self.hp["tau"]).log()
+        self.text = self.encode(self.prompts if m else None)
+
+    def prepare(self) -> None:
+        """Train the prompts on the prototypes of models without training."""
+        if self.hp["init_order"] == "paper" and self.epochs:
+            downs = {i: self.first(i) for i in self.joined(0)}
+            work = lambda i, _: self.class_means(self.untrained(i), i, 0)  # noqa: E731
+            self.prompt(self.call(downs, work, "untrained_prototypes"))
+
+    def first(self, client: int) -> Upload:
+        return {}
+
+    def untrained(self, client: int) -> Any:
+        return load(self.net(client), self.own[client])
+
+    def encode(self, prompts: Tensor | None, classes: Tensor | None = None) -> Tensor:
+        assert self.given.encode is not None
+        return self.given.encode(prompts, self.hp["past_text"], classes).to(self.dtype)
+
+    def texts(self) -> Upload:
+        tau = float(torch.exp(-self.log_scale))
+        return {"all vectors": ("prototypes", self.text), "tau": ("statistics", tau)}
+
+    def prototypes(self) -> Upload:
+        return self.texts()
+
+    def prompt(self, uploads: Mapping[int, Upload]) -> None:
+        """Take steps of the prompts towards the clients' means of each class."""
+        if not uploads or not self.epochs:
+            return
+        self.vectors, self.present = torch.zeros_like(self.vectors), self.present & False
+        self.collect(uploads, self.hp["proto_agg"])
+        rows = self.present.nonzero().squeeze(1)
+        image = F.normalize(self.vectors[rows], dim=1, eps=1e-8)
+        learn = [self.prompts.clone().requires_grad_()]
+        scale = self.log_scale.clone()
+        if self.hp["learn_tau"]:
+            learn.append(scale.requires_grad_())
+        sgd = torch.optim.SGD(learn, self.hp["prompt_lr"])
+        for _ in range(self.epochs):
+            sgd.zero_grad()
+            text = F.normalize(self.encode(learn[0], rows), dim=1, eps=1e-8)
+            logits = text @ image.T * scale.exp()
+            logits = logits if self.hp["server_dir"] == "t2i" else logits.T
+            F.cross_entropy(logits, torch.arange(len(rows))).backward()
+            sgd.step()
+        self.prompts, self.log_scale = learn[0].detach(), scale.detach()
+        self.text = self.text.clone()
+        self.text[rows] = self.encode(self.prompts, rows).detach()
+
+    def task(self, features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+        unit, text = (F.normalize(v, dim=1, eps=1e-8) for v in (features, self.text))
+        if self.hp["align"] == "l2":
+            term = (unit - text[y]).square().mean()
+        else:
+            term = F.cross_entropy(unit @ text.T / float(torch.exp(-self.log_scale)), y)
+        return F.cross_entropy(logits, y) + self.hp["lambda"] * term
+
+    def server(self, uploads: Mapping[int, Upload]) -> None:
+        self.prompt(uploads)
+
+    def measure(self, r: int) -> None:
+        if r == 0:
+            self.prepare()
+        super().measure(r)
+
+    def final(self) -> dict[str, Named]:
+        return {"server": {"vectors": self.text, "prompts": self.prompts}, **super().final()}
+
+
+class FedTSPGlobal(FedTSP, FedAvg):
+    """The same with the mean of the models."""
+
+    one_model = True
+
+    def begin(self) -> None:
+        FedTSP.begin(self)
+        FedAvg.begin(self)
+
+    def first(self, client: int) -> Upload:
+        return FedAvg.down(self, client)
+
+    def untrained(self, client: int) -> Any:
+        return self.start(client)
+
+    def down(self, client: int) -> Upload:
+        return {**FedAvg.down(self, client), **self.texts()}
+
+    def work(self, client: int, round_: int) -> Upload:
+        net = self.start(client)
+        self.train(net, client, round_)
+        means = self.class_means(net, client, round_)  # first, in the order of the noise
+        return {**means, **self.finish(net, client, round_)}
+
+    def round(self, round_: int, who: Sequence[int]) -> None:
+        FedAvg.round(self, round_, who)
+
+    def server(self, uploads: Mapping[int, Upload]) -> None:
+        self.prompt(uploads)
+        FedAvg.server(self, uploads)
+
+    def tested(self, client: int) -> Any:
+        return self.start(client)
+
+    def final(self) -> dict[str, Named]:
+        return {"server": {**self.model, "vectors": self.text, "prompts": self.prompts}}
+
+
+# --- prompts around a frozen CLIP, which is a network like any other -----------------------------
+
+
+def prompted(base: type[Loop], shared: str = "", kind: str = "prompts") -> type[Loop]:
+    """Return a method whose network is a CLIP with prompts; names beginning so are shared."""
+    shares = {"shares": lambda self, name: name.startswith(shared), "one_model": not shared}
+    return type(f"Prompted{base.__name__}", (base,), {"kind": kind, **(shares if shared else {})})
+
+
+class KgCoOp(FedAvg):
+    """The texts stay near those without prompts."""
+
+    kind = "prompts"
+
+    def loss(self, net: Any, x: Tensor, y: Tensor, client: int) -> Tensor:
+        value = super().loss(net, x, y, client)
+        apart = 1 - (net.text * net.model.fixed_texts(self.hp["template"])).sum(-1)
+        return value + self.hp["lambda"] * apart.mean()
+
+
+class FedCLIP(FedAvg):
+    """Each image of a batch has its own text; both ways."""
+
+    def task(self, features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+        pairs, own = logits[:, y], torch.arange(len(y))
+        return (F.cross_entropy(pairs, own) + F.cross_entropy(pairs.T, own)) / 2
+
+
 METHODS: dict[str, type[Loop]] = {
+    "fedtsp": FedTSP,
+    "fedtsp_global": FedTSPGlobal,
+    "promptfl": prompted(FedAvg),
+    "promptfl_fedprox": prompted(FedProx),
+    "promptfl_pfedme": prompted(PFedMe),
+    "maple_fedavg": prompted(FedAvg),
+    "maple_fedprox": prompted(FedProx),
+    "maple_pfedme": prompted(PFedMe),
+    "local_prompts": Loop,
+    "maple_local": Loop,
+    "vpt": prompted(FedAvg),
+    "ivlp": prompted(FedAvg),
+    "promptfolio": prompted(FedAvg, "shared_context"),
+    "fedotp": prompted(FedAvg, "shared_context"),
+    "lora": FedAvg,
+    "pfedmma": prompted(FedAvg, "shared.", "weights"),
+    "kgcoop": KgCoOp,
+    "fedclip": FedCLIP,
     "local": Loop,
     "fedavg": FedAvg,
     "fedprox": FedProx,

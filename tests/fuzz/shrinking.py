@@ -14,7 +14,18 @@ from fedray.runtime.draws import Drawn, accepted, copied, put, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")
-NEEDED = ("seed", "rounds", "batch_size", "lr", "data", "algorithm", "model", "text", "name")
+NEEDED = (
+    "seed",
+    "rounds",
+    "batch_size",
+    "lr",
+    "data",
+    "algorithm",
+    "model",
+    "text",
+    "name",
+    "noise_seed",
+)
 """Keys that a candidate never loses as a whole."""
 
 

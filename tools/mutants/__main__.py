@@ -46,6 +46,8 @@ TESTS: Mapping[str, str] = {
 NEAREST = 8
 """Test files that run first."""
 SURVIVED, UNDECIDED = "survived", "undecided"
+RED = "fails without it, too: "
+"""Beginning of the outcome of a test that cannot decide, because it fails in HEAD as well."""
 
 
 def tests_of(mutant: Mutant, root: Path, *, near: bool, slow: bool) -> list[str]:
@@ -72,6 +74,14 @@ def outcome_of(words: Sequence[str], root: Path, seconds: float) -> str:
     except subprocess.TimeoutExpired:
         return UNDECIDED
     return SURVIVED if done.returncode == 0 else first_failure(done.stdout or done.stderr)
+
+
+def is_red(test: str, root: Path, red: dict[str, bool]) -> bool:
+    """Return True if a test fails without a mutant; `red` holds the tests that were tried."""
+    if test not in red:
+        words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", test]
+        red[test] = "::" in test and outcome_of(words, root, 600) != SURVIVED
+    return red[test]
 
 
 def commands_for(mutant: Mutant, root: Path, args: argparse.Namespace) -> dict[str, list[str]]:
@@ -102,7 +112,7 @@ def print_summary(found: Mapping[Mutant, Mapping[str, str]]) -> None:
 
 def is_kill(outcome: str) -> bool:
     """Return True if a command has found the mutant."""
-    return outcome not in (SURVIVED, UNDECIDED)
+    return outcome not in (SURVIVED, UNDECIDED) and not outcome.startswith(RED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,15 +139,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{len(mutants) - len(lost)} of {len(mutants)} mutants have a place")
         return int(bool(lost))
     found: dict[Mutant, dict[str, str]] = {}
+    red: dict[str, bool] = {}
     with (
         TemporaryDirectory(prefix="mutants-") as home,
         worktree("HEAD", Path(home, "code")) as root,
     ):
         for mutant in (m for m in mutants if m not in lost):
             began, found[mutant] = time.monotonic(), {}
+            commands = commands_for(mutant, root, args)
             with planted(root, mutant):
-                for kind, words in commands_for(mutant, root, args).items():
+                for kind, words in commands.items():
                     found[mutant][kind] = outcome_of(words, root, args.seconds)
+            test = found[mutant].get("tests", SURVIVED)
+            if is_kill(test) and is_red(test, root, red):
+                found[mutant]["tests"] = f"{RED}{test}"
             said = ", ".join(f"{kind}: {text}" for kind, text in found[mutant].items())
             seconds = time.monotonic() - began
             print(f"{mutant.part} {mutant.name}: {said} ({seconds:.0f} s)", flush=True)

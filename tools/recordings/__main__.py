@@ -56,9 +56,11 @@ def worktree(ref: str, folder: Path) -> Iterator[Path]:
 
 def start(code: Path, folder: Path, part: str, wanted: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start one side's process for a part."""
-    home = {"FEDRAY_RESULTS": str(folder / "results"), "FEDRAY_CACHE": str(folder / "cache")}
-    environment = {**os.environ, **QUIET, **home, "PYTHONPATH": str(code)}
-    environment.pop("FEDRAY_DATA", None)
+    for root in cases.ROOTS:
+        (folder / "data" / root).mkdir(parents=True, exist_ok=True)
+    homes = {f"FEDRAY_{name.upper()}": str(folder / name) for name in ("results", "cache", "data")}
+    environment = {**os.environ, **QUIET, **homes, "PYTHONPATH": str(code)}
+    environment.pop("RAY_ADDRESS", None)
     words = [sys.executable, str(SIDE), str(folder), part, *wanted]
     with (folder / f"{part}.log").open("wb") as log:
         return subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log)

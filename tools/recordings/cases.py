@@ -139,7 +139,6 @@ FEW: Settings = {"data.samples": 300}
 IMAGES: Settings = {
     **FEW,
     "data.source": "digits",
-    "data.root": None,
     "data.image_size": 16,
     "data.channels": 3,
     "data.split": None,
@@ -150,6 +149,8 @@ IMAGES: Settings = {
     "lr": 0.01,
 }
 """In place of a paper's images: digits."""
+ROOTS = ("cifar10", "cifar100", "caltech-101")
+"""Folders that the papers' experiments name; they are there, and empty."""
 SMALL_NETWORK: Settings = {"model.group": "cnn2", "model.feature_dim": 32, "model.projector": None}
 TWO_NETWORKS: Settings = {**SMALL_NETWORK, "model.group": "digits"}
 WORDS: Settings = {

@@ -3,7 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, arXiv:1602.05629.
 
-    Algorithm 1, server line -> Averaging.summand, Averaging.server_step (mean.py)
+    Algorithm 1, server line -> Averaging.summands, Averaging.server_step (mean.py)
 
 Most methods with a global model extend this class. They override which tensors are shared, which
 parameters are trainable, the loss, or how the server updates the model.

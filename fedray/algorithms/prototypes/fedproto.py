@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243.
 
-    Eq. (6) -> aggregate (mean.py)
+    Eq. (6) -> class_sums, class_average (mean.py)
     Eq. (7) -> prototype_loss (prototypes/class_prototypes.py)
 
 Deviations:

@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
 
-    Eq. (6) -> aggregate (mean.py)
+    Eq. (6) -> class_sums, class_average (mean.py)
     Eq. (7) -> FedProtoGlobal.loss
 
 Deviations:

@@ -7,7 +7,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
     Eq. (3) -> TextStyle.texts          (language/styles.py)
     Eq. (4) -> insert_prompts           (language/prompts.py)
     Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
-    Eq. (6) -> aggregate                (mean.py)
+    Eq. (6) -> class_sums, class_average (mean.py)
     Eq. (7) -> server_loss
     Eq. (8) -> semantic_prototype_loss
 
