@@ -136,6 +136,10 @@ class Algorithm:
     unweighted mean, to which central privacy adds its noise; {}: with any values; None: never. A
     subclass that changes the server step must set it again (`CLAIMS`)."""
 
+    never_reads: ClassVar[Mapping[str, str]] = {}
+    """Further keys of an experiment that the method never reads, with verb phrases why. Users'
+    values for them are refused."""
+
     class HParams(HyperParameters):
         """The hyper-parameters of a method without any.
 
@@ -181,14 +185,15 @@ class Algorithm:
         self.hp = hparams
         self.setting = setting
 
+    @final
     @classmethod
     def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
         """Return the experiment's keys that this method never reads, with verb phrases why.
 
-        They follow from `requires`, the payloads and whether clients train. A key may name a
-        section.
+        They follow from `requires`, the payloads, whether clients train, and `never_reads`. A key
+        may name a section.
         """
-        keys: dict[str, NoEffect] = {}
+        keys = {key: NoEffect(reason) for key, reason in cls.never_reads.items()}
         if cls.requires.prompts:
             models = (f"model.{key}" for key in ("group", "feature_dim", "projector", "pretrained"))
             keys |= dict.fromkeys(models, NoEffect("trains prompts around the CLIP of model.clip"))

@@ -43,7 +43,7 @@ from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.losses import cosine_matrix
-from fedray.config import Experiment, NoEffect, Temperature
+from fedray.config import Temperature
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import ClassifierOutput
 
@@ -86,6 +86,7 @@ class FedGLCL(FedAvg):
     requires = core.Requires(text=True, head=False)
     dense = True
     stacks = True
+    never_reads: ClassVar[Mapping[str, str]] = {"text.precision": "reads texts without prompts"}
     downloads: ClassVar[core.PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):
@@ -96,11 +97,6 @@ class FedGLCL(FedAvg):
         printed)."""
 
     hp: HParams
-
-    @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        precision = NoEffect("reads texts without prompts")
-        return {**super().unread(experiment), "text.precision": precision}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and T.
@@ -148,6 +144,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     uploads = ExtraParameters.uploads
+    never_reads: ClassVar[Mapping[str, str]] = {}  # frozen blocks below the trained ones do
     downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
     requires = core.Requires(text=True, head=False)
 
@@ -160,11 +157,6 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         minilm, bert, align."""
 
     hp: HParams
-
-    @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        keys = super().unread(experiment)  # the frozen blocks below those that are trained read it
-        return {key: reason for key, reason in keys.items() if key != "text.precision"}
 
     def extra_parameters(self) -> dict[str, Tensor]:
         """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""
