@@ -37,7 +37,7 @@ READERS = {
     "resume": RESUME,
 }
 ENTRIES = ["result.json", "rounds.jsonl", "partition.json", "tracking.json",
-           "checkpoints/states.sqlite", "config.yaml", "error.txt"]  # fmt: skip
+           "checkpoints/states.sqlite", "config.yaml", "error.txt", "partition.png"]  # fmt: skip
 Damage = Callable[[Path], object]
 
 
