@@ -69,5 +69,5 @@ def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in values.items()
-        if key not in EXECUTION_KEYS and not key.startswith("versions.") and value != {}
+        if key not in EXECUTION_KEYS and key.split(".")[0] != "versions" and value != {}
     }

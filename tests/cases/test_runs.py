@@ -13,7 +13,7 @@ from torch.optim import optimizer
 
 import fedray
 from fedray.errors import UserError
-from fedray.plugin import FedAvg, algorithms, architecture
+from fedray.plugin import FedAvg, Group, algorithms, architecture, groups
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import backwards, serial, trace
 from fedray.runtime.isolation import read_flags
@@ -54,6 +54,17 @@ def method_of_a_notebook_changes(out):
     begin(run, out)
     define(0.0)
     run.train(out, executor="serial", resume=True)
+
+
+def group_of_a_notebook(out, members):
+    """A cell that makes a group runs again before the run goes on."""
+    for names in ("mlp cnn2", members):
+        groups._entries.pop("cellgroup", None)
+        groups.add(Group("cellgroup", "Two", tuple(names.split())))
+        if not out.exists():
+            run = experiment(algorithm="local", model__group="cellgroup")
+            begin(run, out)
+    return len(run.train(out, executor="serial", resume=True).rounds), 3
 
 
 class _Frozen(nn.Module):
@@ -182,6 +193,7 @@ def fine_tuning_of_a_resumed_run(out):
 
 
 EQUAL = [
+    partial(group_of_a_notebook, members="mlp cnn2"),
     fine_tuning_of_a_resumed_run,
     rounds_take_the_arguments_of_train,
     partial(keep_changed_on_resume, before="last", after="best"),
@@ -247,6 +259,7 @@ REFUSED = {
         later={"name": "dominant_class", "shots": 4},
     ): "data.evolution: the phase from round 0 has no validation",
     method_of_a_notebook_changes: "algorithm minecell: version 1, code ",
+    partial(group_of_a_notebook, members="mlp cnn3"): "model group cellgroup: version 1, code ",
     partial(frozen_layers_with, algorithm="fedbabu", model__group="all_frozen"): "unfrozen",
     partial(
         frozen_layers_with, privacy__mode="local", privacy__clip_norm=1, privacy__noise_multiplier=1
