@@ -60,6 +60,10 @@ def test_a_key_that_nothing_reads_is_refused(base, key):
         resolve(base.split()[0], [*base.split()[1:], key])
 
 
+def test_a_null_switches_an_inherited_key_off_and_is_not_refused():
+    assert resolve("fedavg_cifar100_paper", ["data.source=digits", "data.root=null"])
+
+
 @pytest.mark.parametrize(("base", "key"), NAMED.values(), ids=NAMED)
 def test_a_key_that_another_one_switches_off_is_named(base, key, caplog):
     name, *keys = base.split()
