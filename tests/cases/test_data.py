@@ -132,6 +132,7 @@ def test_a_mapping_of_names_is_a_value_of_its_key():
     ],
 )
 def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resize):
+    assert image_keys(resolve("promptfl_clip", [])).resize == "bilinear", "of the small CLIP"
     monkeypatch.setattr(WeightSource, "preprocessing", lambda self: preprocessing)
     clip = ["model.clip=openclip", "model.clip.model=ViT-B-32", "model.clip.pretrained=random"]
     experiment = resolve("promptfl_clip", clip)
@@ -141,7 +142,6 @@ def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resiz
     else:
         assert image_keys(experiment).resize == resize
     assert image_keys(resolve("promptfl_clip", [*clip, "data.resize=squash"])).resize == "squash"
-    assert image_keys(resolve("promptfl_clip", [])).resize is None
     assert image_keys(resolve("fedavg_digits", ["data.image_size=16"])).resize is None
 
 
