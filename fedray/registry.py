@@ -92,10 +92,11 @@ class Registry(Generic[T]):
             check_name(name)
         except UserError as error:
             raise ValueError(f"the {self.kind} {entry!r} has no valid name: {error}") from None
-        home, plugin = _who_registers()
+        home, plugin, in_cell = _who_registers()
         entries = self._entries if plugin is None else self._plugged.setdefault(plugin, {})
         other = entries.get(name)
-        if other is not None and not _is_reloaded(other, entry):
+        in_cells = in_cell and self._homes.get(name) == home
+        if other is not None and not _is_reloaded(other, entry, in_cells):
             raise ValueError(f"two {self.kind}s are called '{name}': {other!r} and {entry!r}")
         entries[name] = entry
         if plugin is None:
@@ -284,12 +285,17 @@ def _load_installed() -> None:
             ) from None
 
 
-def _who_registers() -> tuple[str, str | None]:
-    """Return the innermost module being imported, and the key of its plug-in or None."""
+def _who_registers() -> tuple[str, str | None, bool]:
+    """Return the innermost module being imported, its plug-in's key or None, and if it is a cell.
+
+    Cells of a notebook and lines of a console are in no file of their module.
+    """
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
-    return frame.f_globals.get("__name__", ""), frame.f_globals.get(PLUGIN_MARK)
+    module = frame.f_globals
+    in_cell = module.get("__file__") != frame.f_code.co_filename
+    return module.get("__name__", ""), module.get(PLUGIN_MARK), in_cell
 
 
 def parameters_of(entry: Any) -> Any:
@@ -344,10 +350,13 @@ def _modules_below(folder: Path, package: str) -> Iterable[str]:
             yield f"{package}.{module.name}"
 
 
-def _is_reloaded(other: Any, entry: Any) -> bool:
-    """Return True if two entries are the same object, whose module may be imported twice."""
+def _is_reloaded(other: Any, entry: Any, in_cells: bool = False) -> bool:
+    """Return True if two entries are one, whose module may be imported twice.
+
+    Objects, unlike classes, have no names of their code: those of cells replace each other.
+    """
     if not (inspect.isclass(entry) and inspect.isclass(other)):
-        return bool(other == entry)
+        return bool(other == entry) or (in_cells and type(other) is type(entry))
     files = [
         getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
         for cls in (entry, other)

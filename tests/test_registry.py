@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +95,14 @@ def test_a_second_class_of_one_name_is_refused_and_the_same_one_imported_again_i
     for other in (type("Two", (), {"name": "same"}), first()):
         with pytest.raises(ValueError, match="two methods are called 'same'"):
             methods.add(other)
+
+
+@pytest.mark.parametrize("in_cell", [True, False])
+def test_a_cell_registers_its_objects_anew_and_a_file_does_not(package, in_cell):
+    module = {"__name__": "__main__", "methods": package({}), "Entry": SimpleNamespace}
+    module |= {} if in_cell else {"__file__": "mine.py"}
+    cell = "methods.add(Entry(name='mine', value={}))"
+    exec(compile(cell.format(1), "mine.py", "exec"), module)
+    with nullcontext() if in_cell else pytest.raises(ValueError, match="two methods"):
+        exec(compile(cell.format(2), "mine.py", "exec"), module)
+    assert module["methods"].get("mine").value == 1 + in_cell

@@ -167,7 +167,22 @@ def train_loss_of_unequal_batches(out, stacked):
     return [loss(batch_size) for batch_size in (7, 16)], pytest.approx([loss(1000)] * 2, abs=1e-5)
 
 
+def fine_tuning_of_a_resumed_run(out):
+    """Dropout is drawn for a client's fine-tuning, whoever was tested before in its process."""
+    architecture("dropping")(
+        lambda channels, size: nn.Sequential(
+            *(nn.Flatten(), nn.Linear(channels * size**2, 16), nn.ReLU(), nn.Dropout(0.5))
+        )
+    )
+    run = experiment(model__group="dropping", lr=1.0, finetune_epochs=4)
+    whole = run.train(out / "whole", executor="serial")
+    begin(run, out / "resumed", until=1)
+    resumed = run.train(out / "resumed", executor="serial", resume=True)
+    return [done.rounds[-1].metrics["finetuned_accuracy"] for done in (resumed, whole)]
+
+
 EQUAL = [
+    fine_tuning_of_a_resumed_run,
     rounds_take_the_arguments_of_train,
     partial(keep_changed_on_resume, before="last", after="best"),
     partial(keep_changed_on_resume, before="best", after="last"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import subprocess
+import sys
 from io import BytesIO
 
 import numpy as np
@@ -67,6 +69,24 @@ def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
     sweep_pages._draw(result, here / "sweep.png")
     (frame,) = frames
     assert frame.lr[frame.is_best.astype(bool)].tolist() == [0.1]
+
+
+def test_asha_says_that_a_resumed_sweep_begins_with_empty_rungs(here, capsys):
+    from fedray.studies.tune import _scheduler
+
+    write_sweep(asha={"grace_rounds": 1})
+    study = sweep()
+    _scheduler(study)
+    assert not capsys.readouterr().out
+    study.tell(study.ask(), "stopped")
+    _scheduler(study)
+    assert "not in its rungs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_no_thread_registers_a_lock_while_ray_forks():
+    program = "import sys, fedray.cli.start; print('concurrent.futures.thread' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
 
 
 def test_a_single_value_has_no_spread():

@@ -24,6 +24,7 @@ import fedray
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import UserError
+from fedray.plugin import Pixels
 from fedray.plugins import use
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
@@ -279,6 +280,8 @@ def test_an_exported_pin_answers_like_the_run_it_is_from(trained, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
     for client in range(4):
         models = [open_models(folder).model(client) for folder in (out, tmp_path / "copy")]
+        output = models[0].module(Pixels(torch.from_numpy(images) / 127.5 - 1))
+        assert torch.allclose(output.logits, models[0].predict(images).logits, atol=1e-5)
         assert torch.equal(*(model.predict(images).logits for model in models))
 
 
