@@ -14,17 +14,15 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
-    flatten,
     is_record,
     merge,
-    override,
     parents_first,
     read_experiment,
     with_read_plugins,
 )
 from fedray.errors import UserError
 from fedray.plugins import check_unchanged
-from fedray.runtime.resolve import from_tree, keys_of_user, name_without_effect
+from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
 from fedray.storage.claim import prove_writable
 from fedray.storage.copies import check_owner, fetch_missing
 from fedray.storage.entries import check_entries
@@ -73,7 +71,7 @@ class Experiment:
         """Resolve a tree with its plug-ins; keep both, so that `but` can add overrides."""
         self._tree, self._overrides = tree, pairs
         pairs = parents_first(pairs)
-        self._resolved = from_tree(tree, pairs, given=flatten(override({}, pairs)))
+        self._resolved = from_tree(tree, pairs, given=given_keys(pairs))
 
     @property
     def name(self) -> str:

@@ -84,7 +84,7 @@ class DataConfig(Frozen):
     )
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
     Resize and CenterCrop; squash: both sides are scaled, without a crop, as by Resize((S, S)),
-    bilinearly or bicubically. None: as the preprocessing of `model.clip` (openclip) for prompt
+    bilinearly or bicubically. None: as the preprocessing of `model.clip` for prompt
     methods; else the source decides, bicubic for CoOp's data sets, else bilinear."""
     channels: Annotated[Literal[1, 3] | None, IMAGES] = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""

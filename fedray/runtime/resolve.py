@@ -51,9 +51,14 @@ def resolve(
     pairs = parse_assignments(assignments)
     tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=not is_record(name))
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
-    experiment = from_tree(tree, pairs, given=flatten(override({}, pairs)))
+    experiment = from_tree(tree, pairs, given=given_keys(pairs))
     name_without_effect(experiment, keys_of_user(name))
     return experiment
+
+
+def given_keys(pairs: Iterable[tuple[str, Any]]) -> set[str]:
+    """Return the dotted keys of assignments; a null, which switches a key off, is none."""
+    return {key for key, value in flatten(override({}, pairs)).items() if value is not None}
 
 
 def keys_of_user(base: str | Path | Mapping[str, Any]) -> Collection[str]:
@@ -77,8 +82,8 @@ def from_tree(
     Args:
         tree: plain data, as returned by `read_experiment`.
         pairs: dotted keys and values, as returned by `parse_assignments`.
-        given: dotted keys that the user gave for this experiment; those that nothing reads are
-            refused, or named if another key switches them off.
+        given: dotted keys that the user gave for this experiment, see `given_keys`; those that
+            nothing reads are refused, or named if another key switches them off.
     """
     pairs = list(pairs)
     try:

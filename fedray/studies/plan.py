@@ -18,7 +18,6 @@ from fedray.config import (
     Experiment,
     Tree,
     flatten,
-    override,
     parents_first,
     with_used_plugins,
 )
@@ -90,7 +89,7 @@ class StudyPlan(Design):
         Raises:
             UserError: if the experiment is invalid.
         """
-        from fedray.runtime.resolve import from_tree
+        from fedray.runtime.resolve import from_tree, given_keys
 
         row = self.rows[place.row]
         base = self.bases[row.experiment or self.experiment]
@@ -113,7 +112,7 @@ class StudyPlan(Design):
         own = {**shared, **row.set, **config}
         if {"algorithm", "algorithm.name"} & config.keys():  # other methods of the space read them
             own = {}
-        given = flatten(override({}, parents_first(own.items())))
+        given = given_keys(parents_first(own.items()))
         return with_used_plugins(from_tree(base, pairs, given=given))
 
     def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:

@@ -60,6 +60,10 @@ def test_a_key_that_nothing_reads_is_refused(base, key):
         resolve(base.split()[0], [*base.split()[1:], key])
 
 
+def test_a_null_switches_an_inherited_key_off_and_is_not_refused():
+    assert resolve("fedavg_cifar100_paper", ["data.source=digits", "data.root=null"])
+
+
 @pytest.mark.parametrize(("base", "key"), NAMED.values(), ids=NAMED)
 def test_a_key_that_another_one_switches_off_is_named(base, key, caplog):
     name, *keys = base.split()
@@ -128,6 +132,7 @@ def test_a_mapping_of_names_is_a_value_of_its_key():
     ],
 )
 def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resize):
+    assert image_keys(resolve("promptfl_clip", [])).resize == "bilinear", "of the small CLIP"
     monkeypatch.setattr(WeightSource, "preprocessing", lambda self: preprocessing)
     clip = ["model.clip=openclip", "model.clip.model=ViT-B-32", "model.clip.pretrained=random"]
     experiment = resolve("promptfl_clip", clip)
@@ -137,7 +142,6 @@ def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resiz
     else:
         assert image_keys(experiment).resize == resize
     assert image_keys(resolve("promptfl_clip", [*clip, "data.resize=squash"])).resize == "squash"
-    assert image_keys(resolve("promptfl_clip", [])).resize is None
     assert image_keys(resolve("fedavg_digits", ["data.image_size=16"])).resize is None
 
 

@@ -166,7 +166,7 @@ def test_workers_give_the_serial_numbers(small, pool, tmp_path, words, workers):
 
 
 def test_an_experiment_that_stacks_has_another_identity(small):
-    plain = small.experiment("algorithm=fedavg", "model.group=mlp")
+    plain = small.experiment("algorithm=fedglcl", "model.group=mlp")
     assert "stacked" not in plain.reproducibility_key()
     assert plain.identity() != plain.model_copy(update={"stacked": 2}).identity()
 

@@ -143,6 +143,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     paper = FedGLCL.paper
     travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
+    stacks = False  # transformers' BERT does not run under vmap
     uploads = ExtraParameters.uploads
     never_reads: ClassVar[Mapping[str, str]] = {}  # frozen blocks below the trained ones do
     downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)

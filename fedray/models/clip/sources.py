@@ -117,9 +117,6 @@ class SmallClip(ClipChoice[NoParams]):
     def source(self) -> WeightSource:
         return OpenClip(OpenClipParams(path=str(small_clip_folder()))).source()
 
-    def resize(self) -> None:
-        """Return None, since the small CLIP was trained on images that fedray scaled."""
-
 
 def small_clip_folder() -> Path:
     """Return the folder of the package's small CLIP, in open_clip's layout."""
