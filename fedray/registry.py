@@ -325,13 +325,16 @@ def version_of(entry: Any) -> int | str:
 
 def registered_in_scripts(kind: str) -> list[Any]:
     """Return the entries of a kind that neither a package nor a plug-in has registered."""
-    known = {"fedray", *(point.module.partition(".")[0] for point in installed_points())}
     entries = _registries.get(kind)
     if entries is None:  # nothing has imported it
         return []
     tops = {name: home.partition(".")[0] for name, home in entries._homes.items()}
+    foreign = {name: top for name, top in tops.items() if top != "fedray"}
+    installed = {p.module.partition(".")[0] for p in installed_points()} if foreign else set()
     return [
-        entry for name, entry in entries._entries.items() if tops.get(name, "fedray") not in known
+        entries._entries[name]
+        for name, top in foreign.items()
+        if top not in installed and name in entries._entries
     ]
 
 
