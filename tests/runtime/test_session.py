@@ -137,7 +137,7 @@ def test_the_numbers_of_a_methods_analysis_are_declared(assemble):
 
 
 def go_on(out: Path) -> int:
-    return main(["--resume", str(out), "--executor", "serial", "--no-track", "--debug"])
+    return main(["--resume", str(out), "--executor", "serial", "--no-track"])
 
 
 def lose_all(folder: RunFolder) -> None:

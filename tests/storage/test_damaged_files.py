@@ -46,7 +46,7 @@ def killed(tmp_path_factory):
 
 
 def go_on(folder) -> int:
-    return run(["--resume", str(folder), "--executor", "serial", "--no-track", "--debug"])
+    return run(["--resume", str(folder), "--executor", "serial", "--no-track"])
 
 
 def damaged(killed, tmp_path, file, content):
