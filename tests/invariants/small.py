@@ -14,6 +14,7 @@ import torch
 from rounds import result_in
 
 from fedray.config import EXECUTION_KEYS, Experiment
+from fedray.core import algorithms
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
@@ -44,10 +45,17 @@ class Small:
         self._encoder = encoder
 
     def arguments(self, *assignments: str) -> list[str]:
-        """The experiment as words of the command line, with assignments laid on it."""
+        """The experiment as words of the command line, with assignments laid on it.
+
+        It sets no text for a method that reads none, which would be refused.
+        """
         text = [f"text.encoder.path={self._encoder}", "text.encoder=bert", "model.feature_dim=16"]
         if any(key.startswith("text.encoder") for key in assignments):
             text = []
+        text.append("text.style=handcrafted")
+        methods = [key.partition("=")[2] for key in assignments if key.startswith("algorithm=")]
+        if methods and not algorithms.get(methods[-1]).requires.text:
+            text = [key for key in text if not key.startswith("text.")]
         return [
             "fedtsp_digits",
             "rounds=3",
@@ -55,7 +63,6 @@ class Small:
             "data.clients=6",
             "data.samples=400",
             "data.partition.min_samples=10",
-            "text.style=handcrafted",
             "cpus=1",
             *text,
             *assignments,
