@@ -72,7 +72,10 @@ def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, labe
     assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]
 
 
-SWITCHED_ON = {"dp_fpl": [("algorithm.epsilon", 1.0)]}
+SWITCHED_ON = {
+    "dp_fpl": [("algorithm.epsilon", 1.0)],
+    "dp2fl": [("data.clients", 6), ("data.samples", 120), ("participation", 1.0)],
+}
 """Keys without which a method does not run all that its table names."""
 
 

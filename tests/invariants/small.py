@@ -47,15 +47,16 @@ class Small:
     def arguments(self, *assignments: str) -> list[str]:
         """The experiment as words of the command line, with assignments laid on it.
 
-        It sets no text for a method that reads none, which would be refused.
+        It sets no key that the method does not read, which would be refused.
         """
         text = [f"text.encoder.path={self._encoder}", "text.encoder=bert", "model.feature_dim=16"]
         if any(key.startswith("text.encoder") for key in assignments):
             text = []
         text.append("text.style=handcrafted")
         methods = [key.partition("=")[2] for key in assignments if key.startswith("algorithm=")]
-        if methods and not algorithms.get(methods[-1]).requires.text:
-            text = [key for key in text if not key.startswith("text.")]
+        requires = algorithms.get(methods[-1] if methods else "fedtsp").requires
+        if not requires.text:
+            text = [] if requires.prompts else ["model.feature_dim=16"]
         return [
             "fedtsp_digits",
             "rounds=3",
