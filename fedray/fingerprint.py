@@ -94,5 +94,5 @@ def _is_packaged(module: str) -> bool:
     top = module.partition(".")[0]
     if module == "__main__" or top == "fedray" or top in sys.stdlib_module_names:
         return module != "__main__"  # of a notebook, whose file may be Jupyter's
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = getattr(sys.modules.get(module, sys.modules.get(top)), "__file__", None)
     return file is not None and any(Path(file).is_relative_to(f) for f in site_folders())

@@ -109,6 +109,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
+"""Keys that are legal only with others, which are then drawn, too."""
 FOLLOWING = (
     "privacy.clip_norm",
     "privacy.noise_multiplier",
@@ -117,7 +118,6 @@ FOLLOWING = (
     "join.round",
 )
 """Keys that are drawn with others alone."""
-"""Keys that are legal only with others, which are then drawn, too."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 """The bounds that a field may have."""
 COUNTS = (1, 2, 4, 6, 9)
