@@ -43,8 +43,9 @@ def straight_loop(done, lr_server):
             controls[client] = [old + m for old, m in zip(c_i, move, strict=True)]
             steps.append(step)
             moves.append(move)
-            last = taken[len(taken) // 2 :]
-            losses.append(sum(last) / len(last))
+            sizes = [len(labels) for _, labels in clients[client].batches(result.round)]
+            last = zip(taken[len(taken) // 2 :], sizes, strict=True)
+            losses.append(sum(loss * size for loss, size in last) / sum(sizes))
         x = [w + lr_server * sum(each) / len(steps) for w, *each in zip(x, *steps, strict=True)]
         c = [w + sum(each) / 4 for w, *each in zip(c, *moves, strict=True)]
         yield x, c, sum(losses) / len(losses)

@@ -53,6 +53,8 @@ def knows(monkeypatch):
     algorithms.names()  # all are read: what is read later would be forgotten again
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add(Breaking)
+    # A cure changes the code of a script's method, which a resume refuses.
+    monkeypatch.setattr("fedray.fingerprint.fingerprint", lambda entry: "")
 
 
 def run(out: Path, every: int) -> list[Any]:

@@ -30,7 +30,7 @@ from PIL import Image
 from torch import Tensor
 
 import fedray
-from fedray.config import Experiment, with_plugins
+from fedray.config import Experiment, with_read_plugins
 from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
@@ -84,7 +84,7 @@ SCOPE = Scope(
     data=(DIGITS, DIGITS, SHAPES, FOLDER, {**DOMAINS, "image_size": 8}),
     clip_data=(SMALL_CLIP, {**FOLDER, **CLIP}, {**DOMAINS, **CLIP}),
     networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS),
-    plugins=tuple(Plugin(**plugin) for plugin in with_plugins({}, (), [PLUGIN])["plugins"]),
+    plugins=tuple(Plugin(**plugin) for plugin in with_read_plugins({}, (), [PLUGIN])["plugins"]),
 )
 DIVERGED = ("NaN", "nan", "infinity", "inf", "not finite", "became")
 """Words of the errors of a training that diverges, which a drawn learning rate may cause."""
