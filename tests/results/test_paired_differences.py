@@ -32,7 +32,8 @@ shares = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 def test_one_value_has_an_interval_without_ends():
     found = t_interval([4.0])
-    assert (found.mean, found.low, found.high, found.n) == (4.0, -math.inf, math.inf, 1)
+    assert (found.mean, found.n) == (4.0, 1)
+    assert all(map(math.isnan, (found.low, found.high, found.std)))
     assert p_value([4.0]) is None
 
 
@@ -219,7 +220,7 @@ def test_the_bayes_factor_is_the_integral_over_effects(t, n):
 def test_an_interval_holds_exactly_the_means_that_are_not_rejected(values, alpha, looks, anytime):
     test = PairedTest("anytime" if anytime else "fixed", 1 - alpha, looks)
     found = test.interval(values)
-    if np.std(values) == 0 or math.isinf(found.half):
+    if np.std(values) == 0 or not math.isfinite(found.half):
         return
     for end in (found.low, found.high):
         assert test.p_value([value - end for value in values]) == pytest.approx(alpha, rel=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import subprocess
 import sys
 from io import BytesIO
@@ -13,7 +12,6 @@ import pytest
 from sweeps import carry_out, sweep, write_sweep
 
 from fedray.data.plot import plot_partition
-from fedray.results.paired import t_interval
 from fedray.run import main as run_main
 from fedray.studies import sweep_pages
 from fedray.studies.space import draws, parse_space
@@ -87,11 +85,6 @@ def test_asha_says_that_a_resumed_sweep_begins_with_empty_rungs(here, capsys):
 def test_no_thread_registers_a_lock_while_ray_forks():
     program = "import sys, fedray.cli.start; print('concurrent.futures.thread' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
-
-
-def test_a_single_value_has_no_spread():
-    interval = t_interval([0.5])
-    assert all(map(math.isnan, (interval.std, interval.half)))
 
 
 def test_letters_that_no_font_has_are_one_sentence(caplog):
