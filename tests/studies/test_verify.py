@@ -173,7 +173,8 @@ def test_diff_names_what_has_changed_in_a_sweep(here, capsys):
     assert commands.diff(["results/tiny/now", "tiny"]) == 0
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "tiny:",
-        "rows.all.space.algorithm.lambda.grid: [0, 1], now [0, 2]",
+        "rows.all.space: {'algorithm.lambda': {'grid': [0, 1]}}, "
+        "now {'algorithm.lambda': {'grid': [0, 2]}}",
         "lambda=2 seed=0: not run with these settings and versions",
         "lambda=2 seed=1: not run with these settings and versions",
     ]
