@@ -37,7 +37,7 @@ scales:
     experiment: local_digits
     set: {rounds: 1}
 """
-MOST = {"plan": (270, 52), "inputs": (140, 40), "trial": (450, 78)}
+MOST = {"plan": (270, 52), "inputs": (150, 42), "trial": (470, 82)}
 """The most functions and files of each part."""
 
 
