@@ -31,7 +31,7 @@ from fedray.storage.run_folder import RunFolder
 LATE = ("cannot be stacked", "Expected more than 1 value per channel")
 """What PyTorch says of a network that it cannot batch, or of batches that a method makes."""
 PROCESSES = 2
-EVERY = 50
+EVERY = 200
 """Seeds between two that run in processes of their own, on Ray, and are killed."""
 TRIES = 6
 """Experiments that set a key, after which it must have changed a number in one of them."""
@@ -172,6 +172,8 @@ def main(arguments: Any) -> int:
             for oracle, text in verdict.faults.items():
                 line = text.strip().splitlines()[-1][:500]
                 print(f"seed {verdict.seed}, {verdict.method}, {oracle}: {line}", flush=True)
+            if verdict.faults and arguments.until_fault:
+                return 1
     print(report(verdicts), flush=True)
     faulty = sorted((v for v in verdicts if v.faults), key=lambda v: v.seed)
     for verdict in faulty[:SHRUNK]:
@@ -184,4 +186,5 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=100, help="number of experiments")
     parser.add_argument("--first", type=int, help="the first seed; by default, from the clock")
     parser.add_argument("--processes", type=int, default=PROCESSES)
+    parser.add_argument("--until-fault", action="store_true", help="end at a fault; no case of it")
     sys.exit(main(parser.parse_args()))

@@ -297,7 +297,10 @@ def difference(first: Played, second: Played) -> Iterator[str]:
         compare_traces(first.traces, second.traces)
     except Violation as error:
         yield str(error)
-    for one, two in zip(first.run.rounds, second.run.rounds, strict=True):
+    rounds = len(first.run.rounds), len(second.run.rounds)
+    if rounds[0] != rounds[1]:
+        yield f"{rounds[0]} rounds, not {rounds[1]}"
+    for one, two in zip(first.run.rounds, second.run.rounds, strict=False):
         kept = [dataclasses.replace(r, seconds=0.0, client_seconds=None) for r in (one, two)]
         if kept[0] != kept[1]:
             names = [f.name for f in dataclasses.fields(kept[0])]
@@ -604,7 +607,10 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
         if other.reproducibility_key() == drawn.experiment.reproducibility_key():
             continue
         with TemporaryDirectory(prefix="fuzz-") as folder:
-            second = play(other, Path(folder))
+            try:
+                second = play(other, Path(folder))
+            except Diverged:
+                return key, True
         return key, next(difference(played, second), None) is not None
     return None
 
