@@ -1,7 +1,7 @@
 """Count the work of a client or server step: optimiser steps, images read, trained parameters.
 
 `counted` opens a `Tally`, and adds a hook to all optimisers of the process: torch calls
-`_note_step` before each step. Models report the images that they read. Counting changes no
+`note_step` before each step. Models report the images that they read. Counting changes no
 result and draws no random number.
 """
 
@@ -31,10 +31,17 @@ class Tally:
     images: int = 0
     trained: dict[int, Tensor] = field(default_factory=dict)
 
+    def take(self) -> tuple[int, int, int]:
+        """Return steps, images and trained parameters, and begin again from zero."""
+        taken = self.steps, self.images, self.parameters
+        self.steps = self.images = 0
+        self.trained = {}
+        return taken
+
     @property
     def parameters(self) -> int:
         """The number of trained parameters."""
-        return sum(tensor.numel() for tensor in self.trained.values())
+        return sum([tensor.numel() for tensor in self.trained.values()])
 
 
 _open: Tally | None = None
@@ -46,7 +53,7 @@ def counted() -> Iterator[Tally]:
     """Count work until the end of the block; work in a nested block counts in that one alone."""
     global _open, _hook
     if _hook is None:
-        _hook = register_optimizer_step_pre_hook(_note_step)
+        _hook = register_optimizer_step_pre_hook(note_step)
     outer, _open = _open, Tally()
     try:
         yield _open
@@ -68,7 +75,8 @@ def note_images(count: int) -> None:
         _open.images += count
 
 
-def _note_step(optimizer: Optimizer, *_: Any) -> None:
+def note_step(optimizer: Optimizer, *_: Any) -> None:
+    """Count a step of an optimiser in the open tally; torch calls this before every step."""
     if _open is None:
         return
     _open.steps += 1

@@ -53,7 +53,7 @@ def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
     """
     import torch
 
-    module, before = _module_of(device), torch_states(device)
+    module, before = module_of(device), torch_states(device)
     torch.default_generator.manual_seed(seed)  # `torch.manual_seed` seeds every device
     if module is not None:
         module.manual_seed(seed)
@@ -69,11 +69,11 @@ def torch_states(device: torch.device) -> list[torch.Tensor]:
     """Return the states of torch's global generators: the CPU's, and the device's if it differs."""
     import torch
 
-    module = _module_of(device)
+    module = module_of(device)
     return [torch.get_rng_state(), *([] if module is None else [module.get_rng_state()])]
 
 
-def _module_of(device: torch.device) -> Any:
+def module_of(device: torch.device) -> Any:
     """Return torch's module of a device, which has its generator; None for the CPU."""
     import torch
 

@@ -96,8 +96,8 @@ def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 def is_tree(value: Any) -> bool:
     """Return True if `value` is a mapping."""
-    # Tensors are tested first, because `isinstance` with an abstract class is slow.
-    return not isinstance(value, Tensor) and isinstance(value, Mapping)
+    # `isinstance` with an abstract class is slow
+    return not isinstance(value, Tensor) and isinstance(value, dict | Mapping)
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -110,14 +110,15 @@ def describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def make_contiguous(tree: StateTree) -> dict[str, Any]:
-    """Return the tree with contiguous tensors.
+def make_contiguous(tree: StateTree) -> StateTree:
+    """Return the tree with contiguous tensors; the same tree if all are.
 
     Tensors read from a checkpoint are contiguous, and a different layout may change rounding.
 
     Raises:
         TypeError: if the tree holds anything but tensors and mappings.
     """
+    is_contiguous = True
     for path, value in leaves(tree):
         if not all(isinstance(name, str) for name in path):
             raise TypeError(f"the state has a key {path[-1]!r}, expected a str")
@@ -126,4 +127,5 @@ def make_contiguous(tree: StateTree) -> dict[str, Any]:
                 f"the state's '{'.'.join(map(str, path))}' is of type {type(value).__name__}, "
                 "expected a tensor or a mapping of tensors"
             )
-    return map_tensors(lambda tensor: tensor.contiguous(), tree)
+        is_contiguous = is_contiguous and value.is_contiguous()
+    return tree if is_contiguous else map_tensors(lambda tensor: tensor.contiguous(), tree)

@@ -3,6 +3,7 @@
 algorithm.py   interface of a method, and the registry of methods
 training.py    local training as a template
 stacked.py     local training of several clients as one batched model
+flat.py        tensors as views of one vector per type
 client.py      data, model and random streams of a client step
 optimizers.py  optimisers of local training
 schedules.py   learning rate schedules over rounds
@@ -35,6 +36,7 @@ from fedray.core.client import (
     Skeleton,
     TrainingConfig,
 )
+from fedray.core.flat import Flat
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
 from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, payload_field

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.core.flat import Flat
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier, saved_buffers
@@ -195,44 +196,61 @@ class HeldOut:
 
 
 class Skeleton:
-    """A model of one architecture on its device, into which clients' weights are loaded."""
+    """A model of one architecture on its device, into which clients' weights are loaded.
+
+    Attributes:
+        model: the model, whose parameters and saved buffers are views of `tensors`.
+        parameters: its parameters.
+        tensors: parameters and saved buffers by name.
+        memory: the addresses of their vectors, which the next client overwrites.
+    """
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
         self.parameters = list(model.parameters())
-        self.tensors = named_tensors(model)
+        self.tensors = Flat.of(named_tensors(model))
+        saved = saved_buffers(model)
+        for name, tensor in (*model.named_parameters(), *saved.items()):
+            tensor.data = self.tensors[name]
         self._unsaved = {
-            name: tensor.clone()
-            for name, tensor in model.named_buffers()
-            if name not in self.tensors
+            name: tensor.clone() for name, tensor in model.named_buffers() if name not in saved
         }
+        self.memory = [vector.untyped_storage().data_ptr() for vector in self.tensors.vectors]
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
         """Return the optimiser of the model's parameters, with cleared running means."""
-        if self._optimizer is None or self._optimizer[0] != config:
-            self._optimizer = (config, config.optimizer.make(self.parameters, config.lr))
-        self._optimizer[1].state.clear()
-        return self._optimizer[1]
+        made = self._optimizer
+        if made is None or (made[0] is not config and made[0] != config):
+            made = self._optimizer = config, config.optimizer.make(self.parameters, config.lr)
+        made[1].state.clear()
+        return made[1]
 
-    def reset(self) -> None:
-        """Give buffers that are not saved, such as caches, the values of the constructor."""
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights, and give buffers that are not saved the values of the constructor.
+
+        Raises:
+            ValueError: if names, shapes or dtypes are not the model's.
+        """
+        if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
+            self._check(weights)
+        self.tensors.copy_(weights)
         for name, tensor in self._unsaved.items():
             owner, _, buffer = name.rpartition(".")
             setattr(self.model.get_submodule(owner), buffer, tensor.clone())
 
-    def check(self) -> None:
-        """Raise a ValueError if a step added or replaced a tensor, which `tensors` then lacks."""
-        model = self.model
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if name in self._unsaved:
-                continue
-            if name not in self.tensors or tensor.data_ptr() != self.tensors[name].data_ptr():
-                raise ValueError(
-                    f"the step added or replaced the model's tensor '{name}' (as `tensor.data = "
-                    "values` does), so loading and uploading would miss it; copy values into a "
-                    "tensor: tensor.data.copy_(values)"
-                )
+    def _check(self, weights: Mapping[str, Tensor]) -> None:
+        placed = self.tensors
+        if placed.keys() != weights.keys():
+            unknown, missing = sorted(weights.keys() - placed.keys()), placed.keys() - weights.keys()
+            wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
+            known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
+            raise ValueError(f"{wrong}; its tensors are {known}")
+        for name, tensor in placed.items():
+            weight = weights[name]
+            if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
+                found, expected = describe_tensor(weight), describe_tensor(tensor)
+                raise ValueError(f"{name} is {found}, expected {expected}")
 
 
 def named_tensors(model: nn.Module) -> Tensors:
@@ -315,36 +333,24 @@ class Client:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
-        placed = self.skeleton.tensors
-        if placed.keys() != weights.keys():
-            unknown, missing = (
-                sorted(weights.keys() - placed.keys()),
-                placed.keys() - weights.keys(),
-            )
-            wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
-            known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
+        try:
+            self.skeleton.load(weights)
+        except ValueError as error:
             raise ValueError(
-                f"the weights that {self.method} loads do not fit {self.architecture}: {wrong}; "
-                f"its tensors are {known}"
-            )
-        for name, tensor in placed.items():
-            weight = weights[name]
-            if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
-                raise ValueError(
-                    f"the weights that {self.method} loads do not fit {self.architecture}: {name} "
-                    f"is {describe_tensor(weight)}, expected {describe_tensor(tensor)}"
-                )
-            tensor.copy_(weight)
-        self.skeleton.reset()
+                f"the weights that {self.method} loads do not fit {self.architecture}: {error}"
+            ) from None
         return self.skeleton.model
 
-    def weights(self, model: nn.Module) -> Tensors:
-        """Return a model's parameters and buffers without copying them; the gate copies uploads."""
+    def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return a model's parameters and buffers without copying them."""
         return self.skeleton.tensors if model is self.skeleton.model else named_tensors(model)
 
-    def save(self, model: nn.Module) -> Tensors:
+    def save(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return a copy of a model's parameters and buffers, for the client's state."""
-        return {name: tensor.clone() for name, tensor in self.weights(model).items()}
+        weights = self.weights(model)
+        if isinstance(weights, Flat):
+            return weights.clone()
+        return {name: tensor.clone() for name, tensor in weights.items()}
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:

@@ -6,9 +6,8 @@ Paper: the quantiser is FedTSP's (arXiv:2503.13543, supplementary G).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -26,9 +25,7 @@ from fedray.core.payload import (
 from fedray.core.privacy import Privacy, is_covered, terms_of
 from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
 from fedray.storage.run import Traffic
-from fedray.trees import leaves, moved_to
 
-CPU = torch.device("cpu")
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 SMALL = 16_384  # number of elements up to which a norm is faster than a sum
 
@@ -44,6 +41,7 @@ class Gate:
         up_bits: bits per number of an upload; 32 does not quantise.
         down_bits: bits per number of a download; 32 does not quantise.
         privacy: clipping and noise of uploads, or None.
+        statistics: names of the models' buffers, which count as statistics.
     """
 
     axes: Mapping[str, int]
@@ -52,80 +50,77 @@ class Gate:
     up_bits: int = 32
     down_bits: int = 32
     privacy: Privacy | None = None
+    statistics: Collection[str] = ()
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
-        """Check, transform and count a download; the result shares no memory with `payload`.
+        """Check, transform and count a download, which clients only read.
 
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
-        self._check_fields(payload, "downloads")
-        payload = _to_cpu(payload)
-        items = [*payload.items()]
-        _check_finite(payload, items)
+        self._check_type(payload, "downloads")
+        payload.check_fields(self.axes)
+        payload = _on_cpu(payload)
+        _check_finite([payload])
+        items = [*payload.items(self.statistics)]
         if self.down_bits < 32:
-            payload = _quantise_payload(payload, self.down_bits)
+            payload = self._quantised(payload, self.down_bits)
         return payload, _count_traffic(items, self.down_bits)
 
-    def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
+    def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
 
         Args:
             payload: the upload of the client.
             call: the client's call that returned the upload.
-            copy: whether the result shares no memory with `payload`; False for uploads that are
-                only summed.
 
         Raises:
             BadPayload: if the payload does not fit its declaration or the call, or is not finite.
         """
-        self._check_fields(payload, "uploads")
-        _check_like(payload, call.down)
-        _, tensors = _flat(payload)
-        if copy or not _are_plain(tensors):  # checks of values on a device would synchronise
-            payload = _to_cpu(payload, copy=copy)
-        payload.check(call)
-        items = [*payload.items()]
-        _check_finite(payload, items)
-        if self.privacy is not None:
-            client, step = call.client, call.step
-            payload = self.privacy.protect_upload(
-                payload, call.down, round_=client.round, client=client.id, step=step
-            )
-        if self.up_bits < 32:
-            payload = _quantise_payload(payload, self.up_bits)
-        return payload, _count_traffic(items, self.up_bits)
+        ((payload, traffic),) = self.up_together([payload], [call])
+        return payload, traffic
 
     def up_together(
-        self, payloads: Sequence[Payload], calls: Sequence[Call], *, copy: bool = True
+        self, payloads: Sequence[Payload], calls: Sequence[Call]
     ) -> list[tuple[Payload, Traffic]]:
         """Return `up` of several uploads; those of one form are checked and counted together.
 
         Raises:
             BadPayload: if one of them is wrong, without saying whose.
         """
-        form, first = _flat(payloads[0])
-        others = [_flat(payload) for payload in payloads[1:]]
-        is_plain = self.privacy is None and self.up_bits >= 32
-        if not is_plain or any(other != form for other, _ in others):
-            pairs = zip(payloads, calls, strict=True)
-            return [self.up(payload, call, copy=copy) for payload, call in pairs]
-        self._check_fields(payloads[0], "uploads")
-        _check_like(payloads[0], calls[0].down)
-        tensors = [*first, *chain.from_iterable(values for _, values in others)]
-        if copy or not _are_plain(tensors):
-            payloads = [_to_cpu(payload, copy=copy) for payload in payloads]
-            tensors = [*chain.from_iterable(_flat(payload)[1] for payload in payloads)]
+        forms: dict[tuple[object, ...], Traffic] = {}
+        passed: list[Payload] = []
+        traffic: list[Traffic] = []
         for payload, call in zip(payloads, calls, strict=True):
-            if call.down is not calls[0].down:
+            self._check_type(payload, "uploads")
+            form = payload.form(), None if call.down is None else call.down.form()
+            if form not in forms:
+                payload.check_fields(self.axes)
                 _check_like(payload, call.down)
+                forms[form] = _count_traffic([*payload.items(self.statistics)], self.up_bits)
             payload.check_numbers()
-            payload.check(call)
-        if not _are_finite(tensors):
-            for payload in payloads:
-                _check_finite(payload, [*payload.items()])
-        traffic = _count_traffic([*payloads[0].items()], self.up_bits)
-        return [(payload, traffic) for payload in payloads]
+            passed.append(_on_cpu(payload))
+            passed[-1].check(call)
+            traffic.append(forms[form])
+        _check_finite(passed)
+        if self.privacy is not None or self.up_bits < 32:
+            passed = [*map(self._transformed, passed, calls)]
+        return [*zip(passed, traffic, strict=True)]
+
+    def _transformed(self, payload: Payload, call: Call) -> Payload:
+        """Return an upload clipped, noised and quantised."""
+        if self.privacy is not None:
+            client, step = call.client, call.step
+            payload = self.privacy.protect_upload(
+                payload, call.down, round_=client.round, client=client.id, step=step
+            )
+        return self._quantised(payload, self.up_bits) if self.up_bits < 32 else payload
+
+    def _quantised(self, payload: Payload, bits: int) -> Payload:
+        def quantised(kind: Kind, tensor: Tensor) -> Tensor:
+            return quantise(tensor, bits) if is_covered(kind, tensor) else tensor
+
+        return payload.map(quantised, self.statistics)
 
     def release(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -156,7 +151,7 @@ class Gate:
     def _is_central(self) -> bool:
         return self.privacy is not None and self.privacy.mode == "central"
 
-    def _check_fields(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
+    def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)
         if not isinstance(payload, Payload) or (types is not None and kind not in types):
             expected = " or ".join(f"a {allowed.__name__}" for allowed in types or (Payload,))
@@ -164,20 +159,6 @@ class Gate:
                 f"a {kind.__name__} cannot travel, expected {expected} (`{direction}` of the "
                 "method)"
             )
-        payload.check_fields(self.axes)
-
-
-def _flat(payload: Payload) -> tuple[list[object], list[Tensor]]:
-    """Return a payload's form (type, places, dtypes, shapes), and its tensors."""
-    form: list[object] = [type(payload)]
-    tensors = []
-    for path, value in leaves(vars(payload)):
-        if isinstance(value, Tensor):
-            form += path, value.dtype, value.shape
-            tensors.append(value)
-        else:
-            form.append(path)
-    return form, tensors
 
 
 def _check_like(payload: Payload, down: Any) -> None:
@@ -193,33 +174,22 @@ def _check_like(payload: Payload, down: Any) -> None:
             payload.require_like(field.name, getattr(down, field.name))
 
 
-def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
-    """Raise `NotFinitePayload` if a tensor among a payload's `items` has a NaN or an infinity."""
-    tensors = [item for item in items if isinstance(item.value, Tensor)]
-    if _are_finite([item.value for item in tensors]):
+def _check_finite(payloads: Sequence[Payload]) -> None:
+    """Raise `NotFinitePayload` if a tensor of the payloads has a NaN or an infinity."""
+    if _are_finite([block for payload in payloads for block in payload.blocks()]):
         return
-    for item in tensors:
-        if not _is_finite(item.value):
-            place = f"{type(payload).__name__}.{item.place}"
-            raise NotFinitePayload(f"{place} holds a NaN or an infinity")
+    for payload in payloads:
+        for item in payload.tensors():
+            if not _is_finite(item.value):
+                place = f"{type(payload).__name__}.{item.place}"
+                raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 
-def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
-    tensors = [item.value for item in payload.tensors()]
-    placed = zip(tensors, moved_to(tensors, CPU), strict=True)
-    results = iter([new.clone() if copy and old.is_cpu else new for old, new in placed])
-    return payload.map(lambda *_: next(results))
-
-
-def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """Return True if all tensors are contiguous, on the CPU, and without gradient."""
-    return all(t.is_cpu and t.is_contiguous() and not t.requires_grad for t in tensors)
-
-
-def _quantise_payload(payload: Payload, bits: int) -> Payload:
-    return payload.map(
-        lambda kind, tensor: quantise(tensor, bits) if is_covered(kind, tensor) else tensor
-    )
+def _on_cpu(payload: Payload) -> Payload:
+    """Return a payload of contiguous tensors on the CPU without gradient; itself if they are."""
+    if all(t.is_cpu and not t.requires_grad and t.is_contiguous() for t in payload.blocks()):
+        return payload
+    return payload.copied(lambda tensor: tensor.detach().cpu().contiguous())
 
 
 def _count_traffic(items: Sequence[Placed], bits: int) -> Traffic:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from fedray.config import Frozen
+from fedray.counts import note_step
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 from fedray.trees import StateTree
@@ -145,15 +145,15 @@ class PlainSGD(TorchSGD):
             for parameter in group["params"]:
                 parameter.grad = None
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step."""
-        for hook in _global_optimizer_pre_hooks.values():  # tests count the trained parameters
-            hook(self, (), {})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=-group["lr"])
+        note_step(self)
+        with torch.no_grad():
+            for group in self.param_groups:
+                learning = [p for p in group["params"] if p.grad is not None]
+                gradients = [p.grad for p in learning]
+                if learning:
+                    torch._foreach_add_(learning, gradients, alpha=-group["lr"])
 
     step.hooked = True  # type: ignore[attr-defined]  # torch does not wrap a step with this mark
 

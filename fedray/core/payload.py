@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
     NamedTuple,
+    Self,
     TypeAlias,
     get_args,
     get_origin,
@@ -22,8 +23,9 @@ from typing import (
 import torch
 from torch import Tensor
 
+from fedray.core.flat import Flat
 from fedray.errors import FedrayError, NotFinite, UserError, nearest
-from fedray.trees import describe_tensor, is_tree, leaves, map_tensors
+from fedray.trees import describe_tensor, is_tree, leaves
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -80,6 +82,11 @@ class PayloadField:
     counters: bool = False
     name: str = ""
     form: Any = Tensor
+
+    def kind_of(self, path: Sequence[str], statistics: Collection[str]) -> Kind:
+        """Return the kind of a tensor in this field: a model's buffers are statistics."""
+        is_buffer = self.counters and bool(path) and path[-1] in statistics
+        return "statistics" if is_buffer else self.kind
 
 
 def payload_field(
@@ -161,30 +168,54 @@ class Payload:
         """Return what a reader of the payload learns about clients, as a phrase."""
         return "; ".join(dict.fromkeys(field.reveals for field in cls.declared() if field.reveals))
 
-    def items(self) -> Iterator[Placed]:
-        """Yield every tensor and number with its place, including those within mappings."""
+    def items(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
+        """Yield every tensor and number with its place, including those within mappings.
+
+        Args:
+            statistics: names of a model's buffers, which count as statistics.
+        """
         for field in self.declared():
             value = getattr(self, field.name)
             if is_tree(value):
                 for path, leaf in leaves(value):
-                    yield Placed(".".join((field.name, *path)), field.kind, (), leaf)
+                    kind = field.kind_of(path, statistics)
+                    yield Placed(".".join((field.name, *path)), kind, (), leaf)
             else:
                 yield Placed(field.name, field.kind, field.axes, value)
 
-    def tensors(self) -> Iterator[Placed]:
-        """Yield every tensor with its place."""
-        return (item for item in self.items() if isinstance(item.value, Tensor))
+    def tensors(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
+        """Yield every tensor with its place, as `items` does."""
+        return (item for item in self.items(statistics) if isinstance(item.value, Tensor))
 
-    def map(self, function: Callable[[Kind, Tensor], Tensor]) -> Payload:
+    def map(
+        self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
+    ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        fields: dict[str, Any] = {}
-        for field in self.declared():
-            value = getattr(self, field.name)
+
+        def mapped(field: PayloadField, value: Any, path: tuple[str, ...] = ()) -> Any:
             if isinstance(value, Tensor):
-                value = function(field.kind, value)
-            elif is_tree(value):
-                value = map_tensors(partial(function, field.kind), value)
-            fields[field.name] = value
+                return function(field.kind_of(path, statistics), value)
+            if is_tree(value):
+                return {name: mapped(field, v, (*path, name)) for name, v in value.items()}
+            return value
+
+        return type(self)(**{f.name: mapped(f, getattr(self, f.name)) for f in self.declared()})
+
+    def form(self) -> tuple[object, ...]:
+        """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
+        return type(self), *(form_of(getattr(self, field.name)) for field in self.declared())
+
+    def blocks(self) -> list[Tensor]:
+        """Return all tensors, those of a `Flat` as its vectors."""
+        return [b for field in self.declared() for b in blocks_of(getattr(self, field.name))]
+
+    def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Return a payload with the results of a function that keeps values, type by type.
+
+        Args:
+            function: copies a tensor, to another device, say; it gets whole vectors (`Flat`).
+        """
+        fields = {f.name: map_blocks(function, getattr(self, f.name)) for f in self.declared()}
         return type(self)(**fields)
 
     # --- checks ----------------------------------------------------------------------------------
@@ -255,6 +286,37 @@ class Payload:
                 _check_number(place, getattr(self, field.name), field.form)
 
 
+def form_of(value: Any) -> object:
+    """Return dtype and shape of a tensor, by name for those of a mapping; None for a number."""
+    if isinstance(value, Flat):
+        return value.layout
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
+    if is_tree(value):
+        return tuple((name, form_of(inner)) for name, inner in value.items())
+    return None
+
+
+def blocks_of(value: Any) -> Sequence[Tensor]:
+    """Return the tensors of a value, those of a `Flat` as its vectors."""
+    if isinstance(value, Flat):
+        return value.vectors
+    if isinstance(value, Tensor):
+        return (value,)
+    return [block for v in value.values() for block in blocks_of(v)] if is_tree(value) else ()
+
+
+def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return a value with the results of a function for its tensors, or for a `Flat`'s vectors."""
+    if isinstance(value, Flat):
+        return value.map(function)
+    if isinstance(value, Tensor):
+        return function(value)
+    if is_tree(value):
+        return {name: map_blocks(function, inner) for name, inner in value.items()}
+    return value
+
+
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
@@ -283,6 +345,8 @@ def _check_number(place: str, value: Any, form: type) -> None:
 
 
 def _check_mapping(place: str, value: Any) -> None:
+    if isinstance(value, Flat):
+        return
     if not is_tree(value):
         raise BadPayload(f"{place} is a {type(value).__name__}, expected a mapping of tensors")
     for name, inner in value.items():
@@ -313,6 +377,8 @@ def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str
 
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
+    if isinstance(value, Flat) and isinstance(expected, Flat) and value.layout is expected.layout:
+        return
     if isinstance(value, Tensor) and isinstance(expected, Tensor):
         if value.shape != expected.shape or value.dtype != expected.dtype:
             raise BadPayload(

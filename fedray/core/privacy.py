@@ -14,7 +14,7 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -64,25 +64,29 @@ class Privacy:
             each upload.
         noise_seed: the seed of the noise. A simulation is repeatable, so its noise protects nobody
             who knows the seed; a deployment draws it elsewhere.
+        statistics: names of the models' buffers, which are sent unchanged.
     """
 
     mode: PrivacyMode
     clip_norm: float
     noise_multiplier: float
     noise_seed: int = 0
+    statistics: Collection[str] = ()
 
     def protect_upload(
         self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
-        payload = clip_update(payload, down, self.clip_norm)
+        payload = clip_update(payload, down, self.clip_norm, self.statistics)
         if self.mode == "central":
             return payload
         random = self._random(f"local/{step}", round_, client)
         noisy = _add_noise(
-            _covered_tensors(payload), self.noise_multiplier * self.clip_norm, random
+            _covered_tensors(payload, self.statistics),
+            self.noise_multiplier * self.clip_norm,
+            random,
         )
-        return _replace_covered(payload, noisy)
+        return _replace_covered(payload, noisy, self.statistics)
 
     def protect_uploads(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -95,7 +99,7 @@ class Privacy:
         Raises:
             ValueError: if the uploads do not have the same names and shapes.
         """
-        if self.mode == "local" or not any(map(has_covered, uploads.values())):
+        if self.mode == "local" or not any(has_covered(upload, self.statistics) for upload in uploads.values()):
             return uploads
         mean = self.noisy_mean(total_of(terms_of, uploads), round_=round_, step=step)
         return dict.fromkeys(uploads, mean)
@@ -117,15 +121,17 @@ class Privacy:
         )
         deviation = self.noise_multiplier * self.clip_norm / len(total)
         random = self._random(f"central/{step}", round_, 0)
-        noisy = _add_noise(_covered_tensors(mean), deviation, random)
-        return _replace_covered(mean, noisy)
+        noisy = _add_noise(_covered_tensors(mean, self.statistics), deviation, random)
+        return _replace_covered(mean, noisy, self.statistics)
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
         streams = Streams(self.noise_seed)
         return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
 
 
-def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
+def clip_update(
+    payload: Payload, down: Payload | None, norm: float, statistics: Collection[str] = ()
+) -> Payload:
     """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
 
     r is the download's tensor with the same place, kind and axes, or 0 if there is none; the choice
@@ -135,16 +141,18 @@ def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
         payload: x, the upload.
         down: r, the client's download.
         norm: S.
+        statistics: names of a model's buffers, which are not clipped.
 
     Raises:
         NotFinitePayload: if the update's norm overflows.
     """
-    origins = {} if down is None else {(p.place, p.kind, p.axes): p.value for p in down.tensors()}
+    sent = () if down is None else down.tensors(statistics)
+    origins = {(p.place, p.kind, p.axes): p.value for p in sent}
     updates, starts = [], []
-    for item in payload.tensors():
+    for item in payload.tensors(statistics):
         if item.value.is_complex() and item.kind not in EXEMPT_KINDS:
             raise BadPayload(f"{item.place} is complex, which privacy does not cover; send reals")
-    for item in filter(_is_covered, payload.tensors()):
+    for item in filter(_is_covered, payload.tensors(statistics)):
         value = item.value.detach().cpu()
         start = origins.get((item.place, item.kind, item.axes))
         start = torch.zeros_like(value) if start is None else start.to(value)
@@ -161,7 +169,8 @@ def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
     if length <= norm:
         return payload
     pairs = zip(starts, updates, strict=True)
-    return _replace_covered(payload, [start + update * (norm / length) for start, update in pairs])
+    clipped = [start + update * (norm / length) for start, update in pairs]
+    return _replace_covered(payload, clipped, statistics)
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:
@@ -170,24 +179,29 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     return float(torch.stack(norms).norm()) if norms else 0.0
 
 
-def has_covered(payload: Payload) -> bool:
+def has_covered(payload: Payload, statistics: Collection[str] = ()) -> bool:
     """Return True if any tensor of a payload is clipped and noised."""
-    return any(map(_is_covered, payload.tensors()))
+    return any(map(_is_covered, payload.tensors(statistics)))
 
 
 def _is_covered(item: Placed) -> bool:
     return is_covered(item.kind, item.value)
 
 
-def _covered_tensors(payload: Payload) -> list[Tensor]:
+def _covered_tensors(payload: Payload, statistics: Collection[str]) -> list[Tensor]:
     """Return the tensors that are clipped and noised, in the payload's order, on the CPU."""
-    return [item.value.detach().cpu() for item in payload.tensors() if _is_covered(item)]
+    covered = filter(_is_covered, payload.tensors(statistics))
+    return [item.value.detach().cpu() for item in covered]
 
 
-def _replace_covered(payload: Payload, values: Iterable[Tensor]) -> Payload:
+def _replace_covered(
+    payload: Payload, values: Iterable[Tensor], statistics: Collection[str]
+) -> Payload:
     """Return the payload with its covered tensors replaced by `values`, in the same order."""
     remaining: Iterator[Tensor] = iter(values)
-    return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
+    return payload.map(
+        lambda kind, old: next(remaining) if is_covered(kind, old) else old, statistics
+    )
 
 
 def _add_noise(

@@ -249,8 +249,8 @@ class _StackedTraining:
         indices: list[Tensor] = []
         for _ in range(config.epochs):
             batches = [
-                iter(batch_indices(count, config, order, CPU))
-                for count, order in zip(counts, orders, strict=True)
+                iter(batch_indices(count, batches_of, config, order, CPU))
+                for count, batches_of, order in zip(counts, sizes, orders, strict=True)
             ]
             for run in self._split_all(runs_of_epoch(sizes, config.batch_size)):
                 runs.append(run)

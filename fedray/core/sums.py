@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from fedray.core.flat import Flat
 from fedray.core.payload import Payload
 from fedray.trees import StateTree, Tensors, is_tree, leaves, map_tensors
 
@@ -110,7 +111,7 @@ class Sums:
             clients: their ids, sorted.
             rows: their terms, a row each, as `stack_trees` returns them.
         """
-        total = Total(tuple(clients), map_tensors(_sum_of_rows, rows))
+        total = Total(tuple(clients), _mapped(_sum_of_rows, rows))
         self.add(total, len(clients), in_place=True)
 
 
@@ -131,12 +132,12 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
     if isinstance(upload, Payload):
         declared = {field.name for field in upload.declared() if field.counters}
         fields = {name: value for name, value in vars(upload).items() if name in declared}
-        counters = {id(value) for path, value in leaves(fields) if len(path) > 1}
+        counters = {value.data_ptr() for path, value in leaves(fields) if len(path) > 1}
     for place, value in wrong:
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise TypeError(f"summand returned a {kind} as '{place}', expected a tensor")
-        if id(value) not in counters:
+        if value.data_ptr() not in counters:
             raise TypeError(
                 f"summand returned {value.dtype} as '{place}', which is not added up (counters of "
                 "a model, the only integers in a sum, take the maximum); return value.double()"
@@ -162,6 +163,16 @@ def stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:
             _check_shapes(value, other)
         stacked[name] = torch.stack(values)
     return stacked
+
+
+def _mapped(function: Callable[[Tensor], Tensor], tree: StateTree) -> dict[str, Any]:
+    """Return the tree with the results for every tensor, or for whole vectors."""
+    return {
+        name: value.map(function)
+        if isinstance(value, Flat)
+        else (_mapped(function, value) if is_tree(value) else function(value))
+        for name, value in tree.items()
+    }
 
 
 def _sum_of_rows(rows: Tensor) -> Tensor:
@@ -215,6 +226,11 @@ def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
 def weighed_rows(tensors: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
     """Return `weighed` of several clients, whose tensors are rows of the result."""
     factors = torch.tensor(weights, dtype=torch.double)
+    first = tensors[0]
+    if isinstance(first, Flat) and all(isinstance(t, Flat) and t.layout is first.layout for t in tensors):
+        vectors = [torch.stack(rows) for rows in zip(*(t.vectors for t in tensors), strict=True)]
+        column = factors.unsqueeze(1)
+        return Flat(first.layout, vectors).map(lambda rows: rows.double().mul_(column) if rows.is_floating_point() else rows)
     return {
         name: rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
         if rows.is_floating_point()
@@ -233,6 +249,12 @@ def mean_of(
         weight: sum_k p_k.
         like: tensors that determine the order and the dtypes of the result.
     """
+    if isinstance(sums, Flat) and isinstance(like, Flat) and sums.layout is like.layout:
+        mean = [
+            (total / weight).to(vector.dtype) if vector.is_floating_point() else total
+            for total, vector in zip(sums.vectors, like.vectors, strict=True)
+        ]
+        return Flat(like.layout, mean)
     return {
         name: (sums[name] / weight).to(tensor.dtype) if tensor.is_floating_point() else sums[name]
         for name, tensor in like.items()
@@ -241,6 +263,9 @@ def mean_of(
 
 
 def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:
+    if isinstance(first, Flat) and isinstance(second, Flat) and first.layout is second.layout:
+        pairs = zip(first.vectors, second.vectors, strict=True)
+        return Flat(first.layout, [_add(one, two, in_place=in_place) for one, two in pairs])
     _check_names(first, second)
     return {name: _add(value, second[name], in_place=in_place) for name, value in first.items()}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +15,16 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
-from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
-from fedray.models import Classifier, ClassifierOutput, frozen_parameters, is_normalisation
+from fedray.models import (
+    Classifier,
+    ClassifierOutput,
+    frozen_parameters,
+    is_normalisation,
+    modules_of,
+)
 from fedray.trees import ClientState
 
 
@@ -75,8 +79,8 @@ def fit(
     loss: Callable[[Batch], Tensor],
     *,
     repeat: int = 1,
-    before_step: Callable[[], None] = lambda: None,
-    after_batch: Callable[[], None] = lambda: None,
+    before_step: Callable[[], None] | None = None,
+    after_batch: Callable[[], None] | None = None,
     decay: Callable[[float], float] | None = None,
 ) -> Trained:
     """Train the context's model in place: E_c epochs on the client's images.
@@ -101,43 +105,45 @@ def fit(
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
-    steps, weights = [0] * config.epochs, [0.0] * config.epochs
+    steps, weights = 0, [0.0] * config.epochs
     sizes = batch_sizes(len(client.train), config)
-    with (
-        only_trainable(local.model, local.trainable),
-        _with_gradients(local.extra),
-        _optimizer(local) as optimizer,
-    ):
-        clip = _clip_of(optimizer, config.clip_grad_norm)
-        batches = config.epochs * len(sizes)
-        for epoch, batch in _batches(client):
+    optimizer, clip = _optimizer(local), config.clip_grad_norm
+    learning = [p for group in optimizer.param_groups for p in group["params"]]
+    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
+        for epoch, batch in _batches(client, sizes):
             if decay is not None:
-                _set_lr(optimizer, config.lr * decay(sum(steps) / batches))
+                _set_lr(optimizer, config.lr * decay(steps / (config.epochs * len(sizes))))
             for _ in range(repeat):
                 optimizer.zero_grad()
                 value = loss(batch)
                 check_scalar(value)
                 value.backward()  # type: ignore[no-untyped-call]
-                before_step()
-                clip()
+                if before_step is not None:
+                    before_step()
+                if clip is not None:
+                    clip_grad_norm_(learning, clip)
                 optimizer.step()
-            after_batch()
+            if after_batch is not None:
+                after_batch()
             weight = len(batch.positions) / sizes[0]  # the last batch has fewer images, or one more
             totals[epoch] += value.detach() * weight
             weights[epoch] += weight
-            steps[epoch] += 1
+            steps += 1
         if decay is not None:
             _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
     losses = [float(total) / (n or 1) for total, n in zip(totals, weights, strict=True)]
     check_loss(losses[-1], config)
     client.train_losses.append(losses[-1])
-    return Trained({**client.weights(local.model), **local.extra}, sum(steps), losses)
+    tensors = client.weights(local.model)
+    return Trained({**tensors, **local.extra} if local.extra else tensors, steps, losses)
 
 
-def _clip_of(optimizer: torch.optim.Optimizer, bound: float | None) -> Callable[[], object]:
-    """Return a function that clips the gradients that the optimiser uses; None: does not."""
-    learning = [p for group in optimizer.param_groups for p in group["params"]]
-    return (lambda: None) if bound is None else partial(clip_grad_norm_, learning, bound)
+def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
+    """Return the optimiser of the context's parameters."""
+    skeleton, config = local.client.skeleton, local.client.setting.training
+    if not local.extra:
+        return skeleton.optimizer(config)
+    return config.optimizer.make([*skeleton.parameters, *local.extra.values()], config.lr)
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -145,16 +151,16 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
+def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     """Yield the client's batches in this round, each with the number of its epoch, from 0."""
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
     order, views = batch_order(client), augmentation_draws(client)
     for epoch in range(config.epochs):
-        for index in batch_indices(len(labels), config, order, client.device):
-            images = (
-                stored[index] if views is None else augmented(config.augment, stored[index], views)
-            )
+        for index in batch_indices(len(labels), sizes, config, order, client.device):
+            images = stored[index]
+            if views is not None:
+                images = augmented(config.augment, images, views)
             yield epoch, samples.batch(images, labels[index], index)
 
 
@@ -208,14 +214,17 @@ def augmentation_draws(client: Client) -> torch.Generator | None:
 
 
 def batch_indices(
-    count: int, config: TrainingConfig, random: torch.Generator, device: torch.device
+    count: int,
+    sizes: Sequence[int],
+    config: TrainingConfig,
+    random: torch.Generator,
+    device: torch.device,
 ) -> Sequence[Tensor]:
-    """Return the indices of one epoch's batches, int64."""
+    """Return the indices of one epoch's batches of the given sizes, int64."""
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
-    order, sizes = order.to(device), batch_sizes(count, config)
-    if len(sizes) == 1:
-        return (order[: sizes[0]],)
-    return torch.split(order[: sum(sizes)], sizes)
+    if device.type != "cpu":
+        order = order.to(device)
+    return order[: sum(sizes)].split(sizes)
 
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
@@ -230,30 +239,6 @@ def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
 
 
 @contextmanager
-def _optimizer(local: LocalContext) -> Iterator[torch.optim.Optimizer]:
-    """Yield the optimiser of the context's parameters.
-
-    With `optimizer.keep`, it begins with the client's running means, and the client keeps the new.
-    """
-    client, config = local.client, local.client.setting.training
-    optimizer = client.skeleton.optimizer(config)
-    if local.extra:
-        learning = [*client.skeleton.parameters, *local.extra.values()]
-        optimizer = config.optimizer.make(learning, config.lr)
-    if not config.optimizer.params.keep:
-        yield optimizer
-        return
-    named: list[tuple[str, Tensor]] = [
-        *client.skeleton.model.named_parameters(),
-        *local.extra.items(),
-    ]
-    names = {tensor: name for name, tensor in named}
-    load_running_means(optimizer, names, client.optimizer_state)
-    yield optimizer
-    client.optimizer_state.update(running_means(optimizer, names))
-
-
-@contextmanager
 def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
     for tensor in extra.values():
         tensor.requires_grad_()
@@ -265,20 +250,26 @@ def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
             tensor.grad = None
 
 
-@contextmanager
-def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
+def only_trainable(
+    model: Classifier, trainable: Collection[str] | None
+) -> AbstractContextManager[None]:
     """Put a model into training mode, with all parameters frozen except those in `trainable`.
 
     Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
     parameter stay in evaluation mode.
     """
-    frozen = frozen_parameters(model)
-    if not all(module.training for module in model.modules()):  # `train` takes longer
+    modules = model, *modules_of(model)
+    if not all([module.training for module in modules]):  # `train` takes longer
         model.train()
-    if trainable is None and not frozen:
-        yield
-        return
-    names = {name for name, _ in model.named_parameters()} - frozen
+    frozen = frozen_parameters(model)
+    return nullcontext() if trainable is None and not frozen else _only(model, trainable, frozen)
+
+
+@contextmanager
+def _only(
+    model: Classifier, trainable: Collection[str] | None, frozen: Collection[str]
+) -> Iterator[None]:
+    names = {name for name, _ in model.named_parameters()}.difference(frozen)
     learning = names if trainable is None else names.intersection(trainable)
     if trainable and not learning:
         raise UserError(

@@ -33,6 +33,7 @@ from fedray.models.structure import (
     frozen_parameters,
     head_tensors,
     is_normalisation,
+    modules_of,
     layers,
     normalisation_tensors,
     saved_buffers,

@@ -2,24 +2,26 @@
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from fedray.models.classifier import Classifier
 
+T = TypeVar("T")
 
-def _once_per_model(
-    function: Callable[[Classifier], frozenset[str]],
-) -> Callable[[Classifier], frozenset[str]]:
+
+def _once_per_model(function: Callable[[Classifier], T]) -> Callable[[Classifier], T]:
     """Cache a function's result for each model, whose structure does not change."""
-    results: WeakKeyDictionary[Classifier, frozenset[str]] = WeakKeyDictionary()
+    results: WeakKeyDictionary[Classifier, T] = WeakKeyDictionary()
 
     @wraps(function)
-    def cached(model: Classifier) -> frozenset[str]:
-        if model not in results:
-            results[model] = function(model)
-        return results[model]
+    def cached(model: Classifier) -> T:
+        found = results.get(model)
+        if found is None:
+            found = results[model] = function(model)
+        return found
 
     return cached
 
@@ -60,6 +62,12 @@ def convolution_stages(model: Classifier) -> list[nn.Module]:
         else:
             inside = False
     return ends
+
+
+@_once_per_model
+def modules_of(model: Classifier) -> tuple[nn.Module, ...]:
+    """Return all modules in a model, without the model itself."""
+    return tuple(model.modules())[1:]
 
 
 @_once_per_model

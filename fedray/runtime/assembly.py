@@ -36,7 +36,7 @@ from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
-from fedray.models import frozen_parameters
+from fedray.models import buffer_names, frozen_parameters
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
@@ -182,7 +182,16 @@ class Assembly:
             up_bits=wire.up_bits,
             down_bits=wire.down_bits,
             privacy=self._privacy(),
+            statistics=self._statistics,
         )
+
+    @cached_property
+    def _statistics(self) -> frozenset[str]:
+        """The names of the models' buffers; prompts have none."""
+        if self.algorithm.requires.prompts:
+            return frozenset()
+        models = map(self.models.empty, dict.fromkeys(self.models.architectures))
+        return frozenset().union(*map(buffer_names, models))
 
     def _privacy(self) -> Privacy | None:
         """Return the experiment's privacy; noise would move layers that a network freezes."""
@@ -194,7 +203,7 @@ class Assembly:
                         f"privacy.mode={privacy.mode} adds noise to all weights, also to those "
                         f"that {architecture} freezes; set privacy.mode=none, or train all layers"
                     )
-        return privacy
+        return None if privacy is None else replace(privacy, statistics=self._statistics)
 
     @cached_property
     def plan(self) -> Plan:

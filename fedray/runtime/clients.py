@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from copy import copy
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -18,9 +16,10 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.counts import counted
+from fedray.counts import Tally, counted
 from fedray.data.federated import IndexedSet
 from fedray.errors import (
+    ClientError,
     Failure,
     NoScalar,
     NotFinite,
@@ -29,7 +28,7 @@ from fedray.errors import (
     plugin_line,
 )
 from fedray.evaluation.testing import TESTS
-from fedray.federation import Reply
+from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -38,22 +37,13 @@ from fedray.runtime.devices import (
     is_out_of_memory,
     out_of_memory,
 )
-from fedray.runtime.isolation import Isolation, PrivateCopies, generators
+from fedray.runtime.isolation import Isolation, ReadOnly, generators
 from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
 from fedray.storage.files import is_full
 from fedray.storage.run import Traffic, Work
-from fedray.trees import (
-    leaves,
-    make_contiguous,
-    map_tensors,
-    map_together,
-    moved_to,
-    storage_of,
-)
-
-log = logging.getLogger(__name__)
+from fedray.trees import is_tree, make_contiguous, map_together, moved_to
 
 
 class Member(NamedTuple):
@@ -70,20 +60,20 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
-class Finished(NamedTuple):
-    """A client's step that has returned.
+class Stepped(NamedTuple):
+    """What a client's step returned; the upload has not passed the gate.
 
     Attributes:
         call: the call.
-        uplink: the upload, which has not passed the gate.
-        reply: the reply without upload.
+        upload: the upload.
         state: the next state.
+        reply: the reply without the upload.
     """
 
     call: core.Call
-    uplink: Any
-    reply: Reply
+    upload: core.Payload | None
     state: core.ClientState
+    reply: Reply
 
 
 class ClientRuntime:
@@ -98,183 +88,149 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
-        self._placed: tuple[Callable[[], object], Sequence[Tensor]] = (lambda: None, ())
+        self._placed: tuple[Callable[[], object], core.Payload | None] = (lambda: None, None)
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
         if assembly.algorithm.requires.prompts:
             check_speed("model.clip_precision", experiment.model.clip_precision, device)
 
-    def step(
+    def run_group(
         self,
         name: str,
         round_: int,
-        client: int,
-        state: core.ClientState | None,
-        down: core.Payload | None,
-    ) -> tuple[Reply, core.ClientState | None]:
-        """Run the method's step `name` for one client; see `steps` and `replies`."""
-        members = [Member(client, state, down)]
-        return self.replies(members, self.steps(name, round_, members))[0]
-
-    def steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
+        members: Sequence[Member],
+        sums: core.Sums | None = None,
+    ) -> list[tuple[Reply, core.ClientState]]:
         """Run the method's step `name` for a group of clients.
 
         Args:
-            name: a method of the algorithm, `(client, state, down) -> (uplink, next state)`.
+            name: a method of the algorithm, `(client, state, down) -> (upload, next state)`.
             round_: the round.
-            members: the clients.
-
-        Returns:
-            What each client's step returned, for `replies`, which must be called before further
-            steps.
-
-        Raises:
-            UserError: if the user can correct the cause, for example if memory runs out.
-            OSError: if the disk is full.
-        """
-        done: list[Finished | Failure] = []
-        for client, state, down in members:
-            try:
-                context, method_step = self.client(client, round_), self.method_step(name)
-                with of_clients(client), self._isolated(name, client, round_), counted() as tally:
-                    current = self._state_or_first(context, state)
-                    start, private = time.perf_counter(), PrivateCopies(self.device)
-                    context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
-                    copied = core.ClientState(private.of(current.model), private.of(current.memory))
-                    download = self._download(private, down)
-                    uplink, next_state = method_step(context, copied, download)
-                    work = Work(tally.steps, tally.images, tally.parameters)
-                if len(members) > 1 and isinstance(uplink, core.Payload):
-                    apart = partial(_apart, _overwritten(context.skeleton))
-                    tensors, uplink = map_tensors(apart, vars(uplink)), copy(uplink)
-                    vars(uplink).update(tensors)
-                call = core.Call(self.assembly.algorithm, name, context, down)
-                done.append(self._finished(call, uplink, next_state, work, private, start))
-            except (Exception, SystemExit) as error:
-                done.append(self._failure(error, name, round_, client))
-        return done
-
-    def replies(
-        self,
-        members: Sequence[Member],
-        steps: Sequence[Finished | Failure],
-        sums: core.Sums | None = None,
-    ) -> list[tuple[Reply, core.ClientState | None]]:
-        """Pass the uploads of a group through the gate, together if all are right.
-
-        Args:
             members: the clients; with `sums`, those of a whole subtree of the additions.
-            steps: what `steps` returned for them.
             sums: adds up the uploads, and the replies have none; None: the replies have them.
 
         Returns:
-            Each client's reply and next state; after a failure, the state as it was.
+            Each client's reply and next state.
+
+        Raises:
+            ClientError: if a client's step fails, or its upload does not pass the gate.
+            UserError: if the user can correct the cause, for example if memory runs out.
+            OSError: if the disk is full.
         """
-        gate, is_copied = self.assembly.gate, sums is None
-        sent = [step for step in steps if isinstance(step, Finished) and step.uplink is not None]
-        together: Iterator[tuple[core.Payload, Traffic]] | None = None
-        if len(sent) > 1:
-            with suppress(Exception):  # whose it is, is found out below
-                calls = [step.call for step in sent]
-                uplinks = [step.uplink for step in sent]
-                together = iter(gate.up_together(uplinks, calls, copy=is_copied))
-        results: list[tuple[Reply, core.ClientState | None]] = []
-        for member, step in zip(members, steps, strict=True):
-            if isinstance(step, Failure):
-                results.append((Reply(failure=step), member.state))
-                continue
+        stepped: list[Stepped] = []
+        with self._isolation.group(), counted() as tally:
             try:
-                passed: tuple[core.Payload | None, Traffic] = (None, Traffic())
-                if step.uplink is not None and together is not None:
-                    passed = next(together)
-                elif step.uplink is not None:
-                    passed = gate.up(step.uplink, step.call, copy=is_copied)
-                reply = replace(step.reply, uplink=passed[0], traffic=passed[1])
-                results.append((reply, step.state))
-            except (Exception, SystemExit) as error:
+                for step in self._steps(name, round_, members, tally):
+                    stepped.append(step)
+            except Exception:
+                self._passed(stepped)  # an earlier client's upload may be wrong, too
+                raise
+        passed = self._passed(stepped)
+        if sums is not None:
+            self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
+            passed = [(None, traffic) for _, traffic in passed]
+        return [
+            (replace(step.reply, uplink=upload, traffic=traffic), step.state)
+            for step, (upload, traffic) in zip(stepped, passed, strict=True)
+        ]
+
+    def _steps(
+        self, name: str, round_: int, members: Sequence[Member], tally: Tally
+    ) -> Iterator[Stepped]:
+        """Run the clients' steps one after the other, in a group's isolation."""
+        method_step = self.method_step(name)
+        for client, state, down in members:
+            with self._blamed(name, round_, client), of_clients(client):
+                context, start = self.client(client, round_), time.perf_counter()
+                self._isolation.seed(self._seed(name, client, round_))
+                call = core.Call(self.assembly.algorithm, name, context, down)
+                given = self._given(context, state, down)
+                tally.take()
+                upload, next_state = method_step(context, given.state, given.down)
+                yield self._stepped(call, upload, next_state, given, tally.take(), start)
+
+    def _given(
+        self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
+    ) -> Given:
+        """Return what a step reads, on the device."""
+        return Given(self._state_or_first(context, state), self._download(down), self.device)
+
+    def _stepped(
+        self,
+        call: core.Call,
+        upload: Any,
+        next_state: Any,
+        given: Given,
+        work: tuple[int, int, int],
+        start: float,
+    ) -> Stepped:
+        """Check what a step returned, except its upload's values, and take it out of the model."""
+        context = call.client
+        given.check()
+        if upload is None and call.step == "client_update" and self.assembly.algorithm.uploads:
+            expected = " or ".join(payload.__name__ for payload in self.assembly.algorithm.uploads)
+            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
+        if not isinstance(next_state, core.ClientState):
+            kind = type(next_state).__name__
+            raise TypeError(f"the next state is a {kind}, expected a ClientState")
+        check_numbers(context.reports, context.train_losses)
+        apart = partial(_apart, context.skeleton)
+        if isinstance(upload, core.Payload):
+            upload = upload.copied(apart)
+        reply = Reply(
+            train_loss=context.train_losses[-1] if context.train_losses else None,
+            reports=context.reports,
+            seconds=time.perf_counter() - start,
+            work=Work(*work),
+            device_bytes=peak_device_memory(self.device),
+        )
+        return Stepped(call, upload, given.kept(next_state, apart), reply)
+
+    def _passed(self, stepped: Sequence[Stepped]) -> list[tuple[core.Payload | None, Traffic]]:
+        """Pass the uploads of a group through the gate, together if all are right."""
+        gate, sent = self.assembly.gate, [step for step in stepped if step.upload is not None]
+        passed: list[tuple[core.Payload, Traffic]] = []
+        try:
+            passed = gate.up_together([s.upload for s in sent], [s.call for s in sent])
+        except Exception:  # find out whose it is
+            for step in sent:
                 client = step.call.client
-                failure = self._failure(error, step.call.step, client.round, client.id)
-                results.append((Reply(failure=failure), member.state))
-        if sums is None:
-            return results
-        self._add(sums, [member.client for member in members], [r.uplink for r, _ in results])
-        return [(replace(reply, uplink=None), state) for reply, state in results]
+                with self._blamed(step.call.step, client.round, client.id):
+                    passed.append(gate.up(step.upload, step.call))
+        remaining = iter(passed)
+        return [(None, NO_TRAFFIC) if s.upload is None else next(remaining) for s in stepped]
 
     def method_step(self, name: str) -> Callable[..., Any]:
         """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
         step: Callable[..., Any] = getattr(self.assembly.algorithm, name)
         return step
 
-    def _isolated(self, name: str, client: int, round_: int = 0) -> AbstractContextManager[None]:
-        """Isolate a client's step or test; its seed depends on the step, round and client.
+    def _seed(self, name: str, client: int, round_: int = 0) -> int:
+        """Return the seed of a client's step or test.
 
         Tests leave the round out: a client with the same state and download has the same score in
-        every round (`ScoreCache`).
+        every round.
         """
-        seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
-        return self._isolation.step(seed)
-
-    def _finished(
-        self,
-        call: core.Call,
-        uplink: Any,
-        next_state: Any,
-        work: Work,
-        private: PrivateCopies,
-        start: float,
-    ) -> Finished:
-        """Check what a step returned, except its upload's values.
-
-        Args:
-            call: the call.
-            uplink: the upload.
-            next_state: the state.
-            work: what the step computed.
-            private: the copies of state and download with which it began.
-            start: when it began, by `time.perf_counter`.
-        """
-        algorithm, context = self.assembly.algorithm, call.client
-        if uplink is None and call.step == "client_update" and algorithm.uploads:
-            expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
-            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
-        check_numbers(context.reports, context.train_losses)
-        context.skeleton.check()
-        if not isinstance(next_state, core.ClientState):
-            kind = type(next_state).__name__
-            raise TypeError(f"the next state is a {kind}, expected a ClientState")
-        parts = (next_state.model, next_state.memory, context.optimizer_state)
-        state = core.ClientState(*parts)
-        if any(parts):
-            state = _detached(private, _overwritten(context.skeleton), parts)
-        reply = Reply(
-            train_loss=context.train_losses[-1] if context.train_losses else None,
-            reports=context.reports,
-            seconds=time.perf_counter() - start,
-            work=work,
-            device_bytes=peak_device_memory(self.device),
-        )
-        return Finished(call, uplink, reply, state)
+        return self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
 
     def _add(
         self,
         sums: core.Sums,
         clients: Sequence[int],
-        uplinks: Sequence[core.Payload | None],
+        uploads: Sequence[core.Payload | None],
     ) -> None:
-        """Add a group's uploads to sums, which share no memory with the uploads."""
+        """Add a group's uploads to sums."""
         algorithm, gate = self.assembly.algorithm, self.assembly.gate
         assert isinstance(algorithm, core.SummingMethod)
-        if len(clients) > 1 and all(uplink is not None for uplink in uplinks):
-            sums.add_rows(clients, gate.summands(algorithm.summands)(uplinks))
+        if len(clients) > 1 and all(upload is not None for upload in uploads):
+            sums.add_rows(clients, gate.summands(algorithm.summands)(uploads))
             return
         summand = gate.summand(algorithm.summand)
-        for client, uplink in zip(clients, uplinks, strict=True):
+        for client, upload in zip(clients, uploads, strict=True):
             total = core.Total()
-            if uplink is not None:
-                own = partial(_outside, _memory_of(vars(uplink)))
-                terms = core.check_terms(summand(uplink), uplink)
-                total = core.Total((client,), map_tensors(own, terms))
-            sums.add(total)  # its tensors may be the method's, or stand under two names
+            if upload is not None:
+                total = core.Total((client,), core.check_terms(summand(upload), upload))
+            sums.add(total)
 
     def test(
         self,
@@ -290,36 +246,44 @@ class ClientRuntime:
         or draws from the global generators, which each client seeds differently, each client is
         tested alone.
         """
-        private, client = PrivateCopies(self.device), clients[0]
+        client = clients[0]
         try:
             context = self.client(client, round_)
             held_out = [self.held_out(member, round_) for member in clients]
-            with of_clients(*clients), self._isolated(name, client):
+            with of_clients(*clients), self._isolation.step(self._seed(name, client)):
                 before = generators(self.device) if len(clients) > 1 else None
-                current = self._state_or_first(context, state)
-                copied = core.ClientState(private.of(current.model), private.of(current.memory))
-                download = self._download(private, down)
-                tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
+                given = self._given(context, state, down)
+                tested = TESTS[name](
+                    self.assembly.algorithm, context, given.state, given.down, held_out
+                )
+                given.check()
                 is_shared = before is None or generators(self.device) == before
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit):
             if len(clients) == 1:
-                return [Reply(failure=self._failure(error, name, round_, client))]
+                with self._blamed(name, round_, client):
+                    raise
             is_shared = False
         if is_shared:
             used = peak_device_memory(self.device)
             return [Reply(scores=scores, device_bytes=used) for scores in tested]
         return [self.test(name, round_, (member,), state, down)[0] for member in clients]
 
-    def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
-        """Describe a client's failure, and discard the models that the step may have changed."""
-        self._skeletons.clear()
-        if isinstance(error, UserError) or is_full(error):
-            raise error
-        where = f"client {client}, round {round_}, step {step}"
-        log.debug(where, exc_info=True)
-        if is_out_of_memory(error):  # every later client would fail, too
-            free_memory(self.device)
-            raise out_of_memory(self.assembly.experiment, self.device, where) from error
+    @contextmanager
+    def _blamed(self, step: str, round_: int, client: int) -> Iterator[None]:
+        """Raise a failure within the block as one of this client."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._skeletons.clear()  # the step may have changed the models
+            if isinstance(error, UserError | ClientError) or is_full(error):
+                raise
+            where = f"client {client}, round {round_}, step {step}"
+            if is_out_of_memory(error):
+                free_memory(self.device)
+                raise out_of_memory(self.assembly.experiment, self.device, where) from error
+            raise ClientError(client, round_, step, self._failure(error)) from None
+
+    def _failure(self, error: BaseException) -> Failure:
         try:
             failure = Failure.of(error)
             if type(error) not in (FloatingPointError, NoScalar) or plugin_line(error):
@@ -329,16 +293,14 @@ class ClientRuntime:
         except Exception:  # the error's own text raises
             return Failure(type(error).__name__)
 
-    def _download(self, private: PrivateCopies, down: core.Payload | None) -> core.Payload | None:
-        """Return a private copy of a download on the device, to which it is sent once for all."""
-        if down is None:
-            return None
-        tensors = [item.value for item in down.tensors()]
-        if self.device.type == "cpu":
-            return private.of_download(down, tensors)
+    def _download(self, down: core.Payload | None) -> core.Payload | None:
+        """Return a download on the device, to which it is sent once for all."""
+        if down is None or self.device.type == "cpu":
+            return down
         if self._placed[0]() is not down:
-            self._placed = weakref.ref(down), moved_to(tensors, self.device)
-        return private.of_download(down, self._placed[1])
+            placed = down.copied(lambda tensor: tensor.to(self.device))
+            self._placed = weakref.ref(down), placed
+        return self._placed[1]
 
     def _state_or_first(
         self, context: core.Client, state: core.ClientState | None
@@ -431,50 +393,72 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _apart(shared: set[int], value: Any) -> Any:
-    """Return a tensor that the next step does not overwrite, or anything else as it is.
+class Given:
+    """What a step reads: its client's state and its download, on the device.
 
-    Other tensors are not copied: an expanded one may be too large, which the gate says.
+    Args:
+        state: the state.
+        down: the download, on the device.
+        device: the device.
     """
-    if not isinstance(value, Tensor) or value.layout != torch.strided:  # the gate refuses these
-        return value
-    return _outside(shared, value) if value.is_cpu else value.clone()
+
+    def __init__(
+        self, state: core.ClientState, down: core.Payload | None, device: torch.device
+    ) -> None:
+        self._original, self.down, self.state = state, down, state
+        self._placed: dict[int, Tensor] = {}
+        if device.type != "cpu":
+            parts = map_together(partial(self._place, device), _parts(state))
+            self.state = core.ClientState(**parts)
+        self._read_only = ReadOnly(down, _parts(self.state))
+
+    def _place(self, device: torch.device, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        for tensor, placed in zip(tensors, moved_to(tensors, device), strict=True):
+            self._placed[id(placed)] = tensor
+            yield placed
+
+    def check(self) -> None:
+        """Raise a TypeError if the step has written into what it may only read."""
+        self._read_only.check()
+
+    def kept(self, state: core.ClientState, apart: Callable[[Tensor], Tensor]) -> core.ClientState:
+        """Return the next state on the CPU, outside the memory that the next client overwrites.
+
+        Args:
+            state: what the step returned.
+            apart: returns a tensor that the next client does not overwrite.
+        """
+        if state is self.state:
+            return self._original
+        return core.ClientState(**_kept(make_contiguous(_parts(state)), self._placed, apart))
 
 
-def _overwritten(skeleton: core.Skeleton) -> set[int]:
-    """Return the memory blocks that the next client's step overwrites: weights and gradients."""
-    gradients = {str(n): parameter.grad for n, parameter in enumerate(skeleton.parameters)}
-    return _memory_of({"weights": skeleton.tensors, "gradients": gradients})
+def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
+    return {"model": state.model, "memory": state.memory}
 
 
-def _memory_of(tree: Mapping[str, Any]) -> set[int]:
-    """Return the memory blocks of a tree's tensors on the CPU."""
-    tensors = (value for _, value in leaves(tree) if isinstance(value, Tensor))
-    dense = (tensor for tensor in tensors if tensor.layout == torch.strided)
-    return {storage_of(tensor) for tensor in dense if tensor.is_cpu}
+def _kept(
+    tree: core.StateTree, originals: Mapping[int, Tensor], apart: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    def kept(tensor: Tensor) -> Tensor:
+        if tensor.dtype in UNSUPPORTED:
+            raise TypeError(f"the state holds {tensor.dtype}, which cannot be stored; use float32")
+        if id(tensor) in originals:
+            return originals[id(tensor)]
+        return apart(tensor.detach()).cpu()
+
+    return {
+        name: value.map(kept)
+        if isinstance(value, core.Flat)
+        else (_kept(value, originals, apart) if is_tree(value) else kept(value))
+        for name, value in tree.items()
+    }
 
 
-def _outside(shared: set[int], tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy of it if it lies in a memory block of `shared`."""
-    return tensor.clone() if storage_of(tensor) in shared else tensor
-
-
-def _detached(
-    private: PrivateCopies, shared: set[int], parts: Sequence[core.StateTree]
-) -> core.ClientState:
-    """Return a state on the CPU, outside the memory that the next client overwrites."""
-
-    def detached(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        for tensor in private.to_cpu(tensors):
-            if tensor.dtype in UNSUPPORTED:
-                raise TypeError(
-                    f"the state holds {tensor.dtype}, which cannot be stored; use float32"
-                )
-            yield _outside(shared, tensor)
-
-    names = ("model", "memory", "optimizer")
-    tree = dict(zip(names, map(make_contiguous, parts), strict=True))
-    return core.ClientState(**map_together(detached, tree))
+def _apart(skeleton: core.Skeleton, tensor: Tensor) -> Tensor:
+    """Return a tensor that the next client of a skeleton does not overwrite."""
+    is_shared = any(tensor.untyped_storage().data_ptr() == block for block in skeleton.memory)
+    return tensor.clone() if is_shared else tensor
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

@@ -18,11 +18,11 @@ from numpy.random import mtrand
 from torch import Tensor
 
 from fedray.core import Payload
+from fedray.core.payload import blocks_of
 from fedray.counts import stop_counting
-from fedray.streams import torch_seeded, torch_states
-from fedray.trees import StateTree, map_together, moved_to
+from fedray.streams import module_of, torch_states
+from fedray.trees import StateTree, leaves, storage_of
 
-CPU = torch.device("cpu")
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -84,29 +84,46 @@ class OwnFlags:
 
 
 class Isolation:
-    """Runs each step with the torch flags that were set when the object was created."""
+    """Runs steps with the torch flags that were set when the object was created."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._module = module_of(device)
         self._flags = read_flags()
         self._unused: list[np.random.MT19937] = []  # a step inside a step needs its own
 
     @contextmanager
-    def step(self, seed: int) -> Iterator[None]:
-        """Seed the global generators, which layers such as dropout use; restore them on exit."""
+    def group(self) -> Iterator[None]:
+        """Restore flags and global generators at the end of several steps."""
         python, numpy = random.getstate(), mtrand.get_bit_generator()
         own_numpy = self._unused.pop() if self._unused else np.random.MT19937()
         mtrand.set_bit_generator(own_numpy)  # swapping is faster than copying the state
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
+        before = torch_states(self._device)
         try:
-            with torch_seeded(seed, self._device):
-                yield
+            yield
         finally:
+            torch.set_rng_state(before[0])
+            if self._module is not None:
+                self._module.set_rng_state(before[1])
             set_flags(self._flags)
             random.setstate(python)
             mtrand.set_bit_generator(numpy)
             self._unused.append(own_numpy)
+
+    def seed(self, seed: int) -> None:
+        """Seed the global generators, which layers such as dropout use, within a `group`."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` seeds every device
+        if self._module is not None:
+            self._module.manual_seed(seed)
+
+    @contextmanager
+    def step(self, seed: int) -> Iterator[None]:
+        """Seed the global generators; restore them and the flags on exit."""
+        with self.group():
+            self.seed(seed)
+            yield
 
 
 def generators(device: torch.device) -> tuple[object, ...]:
@@ -117,43 +134,40 @@ def generators(device: torch.device) -> tuple[object, ...]:
     return *blocks, numpy["pos"], random.getstate()
 
 
-class PrivateCopies:
-    """Copies of a step's state and download on its device, which the step may change in place.
+class ReadOnly:
+    """What a step may read and not change: its download and its client's state.
 
-    The originals stay intact: a failed step does not change its client's state, and clients share
-    their download.
+    Args:
+        down: the download.
+        state: the state.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._originals: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(self, down: Payload | None, state: StateTree) -> None:
+        self._down, self._state = down, state
+        blocks = [] if down is None else down.blocks()
+        self._tensors = [*blocks, *blocks_of(state)]
+        self._versions = [tensor._version for tensor in self._tensors]
 
-    def of(self, tree: StateTree) -> dict[str, Any]:
-        """Return the tree with a copy of every tensor."""
-        return map_together(self._copies, tree)
+    def check(self) -> None:
+        """Raise an error if an operation in place has changed a tensor.
 
-    def of_download(self, down: Payload, placed: Sequence[Tensor]) -> Payload:
-        """Return a download with a copy of every tensor.
-
-        Args:
-            down: the download.
-            placed: its tensors on the device.
+        Raises:
+            TypeError: with the name of the tensor.
         """
-        copies = iter(placed)
-        return down.map(lambda _, tensor: self._kept(next(copies).clone(), tensor))
+        for tensor, version in zip(self._tensors, self._versions, strict=True):
+            if tensor._version != version:
+                raise TypeError(
+                    f"the step wrote into {self._place(tensor)}, which it may only read; change a "
+                    "copy of it"
+                )
 
-    def _copies(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        for tensor, placed in zip(tensors, moved_to(tensors, self._device), strict=True):
-            is_copied = placed.device != tensor.device
-            yield self._kept(placed if is_copied else placed.clone(), tensor)
-
-    def _kept(self, copied: Tensor, original: Tensor) -> Tensor:
-        self._originals[id(copied)] = (copied, original)
-        return copied
-
-    def to_cpu(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield tensors on the CPU; for unchanged copies, the originals, which clients share."""
-        for tensor, on_cpu in zip(tensors, moved_to(tensors, CPU), strict=True):
-            copied, original = self._originals.get(id(tensor), (None, on_cpu))
-            is_same = copied is tensor and original.is_cpu and torch.equal(on_cpu, original)
-            yield original if is_same else on_cpu
+    def _place(self, changed: Tensor) -> str:
+        memory = storage_of(changed)
+        items = () if self._down is None else self._down.tensors()
+        for item in items:
+            if storage_of(item.value) == memory:
+                return f"its download ({item.place})"
+        for path, tensor in leaves(self._state):
+            if storage_of(tensor) == memory:
+                return f"the client's state ({'.'.join(path)})"
+        return "its arguments"

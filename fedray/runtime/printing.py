@@ -10,7 +10,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn, Self, TextIO
 from weakref import WeakSet
@@ -226,15 +226,12 @@ class _Logged(logging.Handler):
 logging.getLogger("fedray").addHandler(_Logged(logging.WARNING))
 
 
-@contextmanager
-def of_clients(*clients: int) -> Iterator[None]:
+def of_clients(*clients: int) -> AbstractContextManager[None]:
     """Name these clients as the origin of the texts in the block."""
     if _active is None:
-        yield
-        return
+        return nullcontext()
     several = f"clients {clients[0]} to {clients[-1]}"
-    with _active.within(f"client {clients[0]}" if len(clients) == 1 else several):
-        yield
+    return _active.within(f"client {clients[0]}" if len(clients) == 1 else several)
 
 
 def unpack_experiment(text: str) -> Experiment:

@@ -50,11 +50,10 @@ class SerialExecutor:
         replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
         for group in groups_of_step(self._assembly, name, down, is_summed=task == "sum"):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
-            steps = self._runtime.steps(name, round_, members)
-            stepped = self._runtime.replies(members, steps, sums)
+            stepped = self._runtime.run_group(name, round_, members, sums)
             for member, (reply, state) in zip(members, stepped, strict=True):
                 replies[member.client] = reply
-                if state is not None and state is not member.state:
+                if state is not member.state:
                     self.states.put(member.client, state)
         return replies, Total() if sums is None else sums.total
 

@@ -145,7 +145,7 @@ def stripped(upload: Payload) -> Payload:
     [
         (lambda up: up, None),
         (lambda up: vars(up), "a dict cannot travel, expected a TrainedModel"),
-        (lambda up: GlobalModel(up.weights, up.buffers), "a GlobalModel cannot travel"),
+        (lambda up: GlobalModel(up.weights), "a GlobalModel cannot travel"),
         (smuggled, "TrainedModel has other fields than declared: 'luggage'"),
         (stripped, "TrainedModel has other fields than declared: 'samples'"),
         (field("weights", first(lambda t: t[:1])), "TrainedModel.weights."),

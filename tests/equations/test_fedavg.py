@@ -23,8 +23,7 @@ def mean_model(uplinks):
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():
     uplinks = {
         client: TrainedModel(
-            weights={},
-            buffers={
+            weights={
                 "running_mean": torch.tensor([mean]),
                 "num_batches_tracked": torch.tensor(steps),
             },

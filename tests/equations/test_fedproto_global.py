@@ -20,7 +20,6 @@ ONE_KIND = {"model.group": "cnn2"}
 def update(weight, samples, classes, vectors, counts) -> PrototypedUpdate:
     return PrototypedUpdate(
         weights={"w": torch.tensor([weight])},
-        buffers={},
         samples=samples,
         classes=torch.tensor(classes),
         vectors=torch.tensor(vectors),
@@ -57,8 +56,7 @@ def test_eq7_by_hand(assemble):
     def loss(*present: bool) -> float:
         down = PrototypedModel(
             weights={},
-            buffers={},
-            vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
+                vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
             present=torch.tensor(present),
         )
         method = assemble("fedproto_global", {"algorithm.mu": 2}).algorithm

@@ -19,7 +19,7 @@ def test_the_loss_by_hand(assemble):
     algorithm = assemble("fedtsp_global", {**ONE_KIND, "algorithm.lambda": 2}).algorithm
     features, labels = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
     output = ClassifierOutput(features, torch.zeros(1, 2))
-    down = ModelWithText(weights={}, buffers={}, vectors=torch.eye(2), tau=0.5)
+    down = ModelWithText(weights={}, vectors=torch.eye(2), tau=0.5)
     local = LocalContext(None, None, ClientState({}), down)
     found = algorithm.loss(output, Batch(Pixels(features), labels), local)
     assert found.item() == pytest.approx(0.693147 + 2 * 0.513015, abs=1e-5)

@@ -47,7 +47,7 @@ def uploads(assembly, ranks):
         like = initial_prompts(assembly, client)
         factors = {n: noise(*t.shape, seed=client + 5) for n, t in like.items()}
         assert factors["b.text"].shape[-1] == rank
-        sent[client] = TrainedModel(factors, {}, samples)
+        sent[client] = TrainedModel(factors, samples)
     return sent
 
 

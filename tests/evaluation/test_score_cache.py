@@ -99,7 +99,7 @@ def test_a_test_sees_the_same_client_in_every_round(run, monkeypatch):
 
 def test_a_hash_tells_payloads_apart_by_their_bits():
     def payload(value, name="w", dtype=torch.float32):
-        return GlobalModel({name: torch.tensor([value], dtype=dtype)}, {})
+        return GlobalModel({name: torch.tensor([value], dtype=dtype)})
 
     same, other = payload(1.0), payload(1.0)
     assert payload_hash(same) == payload_hash(other)

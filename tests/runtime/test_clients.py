@@ -394,7 +394,7 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(assemble, monkeyp
                 F.cross_entropy(model(batch.inputs).logits, batch.labels).backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         made.append({name: gradient.clone() for name, gradient in gradients.items()})
-        return TrainedModel(gradients, {}, len(client.train)), state
+        return TrainedModel(gradients, len(client.train)), state
 
     steps, _ = _two_steps(assemble, monkeypatch, update)
     assert [same(step.uplink.weights, own) for step, own in zip(steps, made, strict=True)] == [
@@ -406,7 +406,7 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(assemble, monkeyp
 def test_a_sparse_upload_of_a_group_is_refused_like_any_other(assemble, monkeypatch):
     def update(client, state, down):
         weights = {name: tensor.to_sparse() for name, tensor in down.weights.items()}
-        return TrainedModel(weights, down.buffers, len(client.train)), state
+        return TrainedModel(weights, len(client.train)), state
 
     _, replies = _two_steps(assemble, monkeypatch, update)
     for reply, _ in replies:

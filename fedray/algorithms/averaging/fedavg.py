@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import Averaging, Weights
 from fedray.errors import nearest
-from fedray.models import Classifier, buffer_names, tensor_names
+from fedray.models import Classifier, tensor_names
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,11 @@ class GlobalModel(core.Payload):
         "weights",
         reveals="the mean of the participants' models; of two participants, each knows the other's",
     )
-    buffers: Mapping[str, Tensor] = core.payload_field("statistics", counters=True)
-
-    @classmethod
-    def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **fields: Any) -> Self:
-        """Return a payload of `tensors`, divided into weights and buffers.
-
-        Args:
-            model: a model whose structure tells which tensors are buffers.
-            tensors: tensors by name; a name that is no buffer of the model counts as a weight.
-            fields: the other fields of the payload.
-        """
-        buffers = select(tensors, buffer_names(model))
-        weights = select(tensors, tensors.keys() - buffers.keys())
-        return cls(weights=weights, buffers=buffers, **fields)
 
     @property
-    def model(self) -> dict[str, Tensor]:
-        """Return weights and buffers by name."""
-        return {**self.weights, **self.buffers}
+    def model(self) -> Mapping[str, Tensor]:
+        """Return the tensors by name."""
+        return self.weights
 
 
 @dataclass(frozen=True)
@@ -124,27 +110,27 @@ class FedAvg(Averaging, core.LocalTraining):
         Raises:
             ValueError: if `shared` names a tensor that the model does not have.
         """
-        initial = server.initial(server.architecture)
-        shared, names = self.shared(server.model), tensor_names(server.model)
+        model, initial = server.model, server.initial(server.architecture)
+        shared, names = self.shared(model), tensor_names(model)
         unknown = sorted(set(shared) - names)
         if unknown:
             raise ValueError(
                 f"{type(self).__name__}.shared names '{unknown[0]}', which the model does not "
                 f"have.{nearest(unknown[0], names)}"
             )
-        return {"model": select(initial, shared)}
+        return {"model": select(core.Flat.of(initial), shared)}
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
-        names = {field.name for field in self.down_type.declared()} - {"weights", "buffers"}
+        names = {field.name for field in self.down_type.declared()} - {"weights"}
         if missing := sorted(names - state.keys()):
             raise ValueError(
                 f"the server's state has no '{missing[0]}', a field of {self.down_type.__name__}; "
                 f"return it from {type(self).__name__}.init_server and server_step"
             )
         extra = {name: state[name] for name in names}
-        return dict.fromkeys(clients, self.down_type.of(server.model, state["model"], **extra))
+        return dict.fromkeys(clients, self.down_type(weights=state["model"], **extra))
 
     def weight(self, upload: Any) -> float:
         """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
@@ -181,7 +167,7 @@ class FedAvg(Averaging, core.LocalTraining):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global model and the client's personal tensors."""
-        model = client.load({**state.model, **down.model})
+        model = client.load({**state.model, **down.model} if state.model else down.model)
         return core.LocalContext(client, model, state, down)
 
     def finish(
@@ -192,10 +178,12 @@ class FedAvg(Averaging, core.LocalTraining):
         shared = select(trained.tensors, self.shared(model))
         personal = self.personal(model)
         tensors = select(client.save(model), personal) if personal else {}
-        update = self.up_type.of(model, shared, samples=len(client.train))
+        update = self.up_type(weights=shared, samples=len(client.train))
         return update, core.ClientState(tensors, local.state.memory)
 
 
-def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:
     """Return the tensors whose names are in `names`, in the order of `tensors`."""
+    if isinstance(tensors, core.Flat) and len(names) == len(tensors) and all(n in tensors for n in names):
+        return tensors
     return {name: tensor for name, tensor in tensors.items() if name in names}

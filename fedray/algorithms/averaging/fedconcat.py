@@ -208,10 +208,10 @@ class FedConcat(FedAvg):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
-        models = [GlobalModel.of(server.model, model) for model in state["clusters"].values()]
+        models = [GlobalModel(model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
-            head = ConcatenatedHead(state["head"], {})
+            head = ConcatenatedHead(state["head"])
             has_encoders = self._has_encoders(state)
             down |= {client: head for client in clients if has_encoders[client]}
         return down

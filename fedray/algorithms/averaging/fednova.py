@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
+from fedray.models import buffer_names
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ class FedNova(FedAvg):
         return NormalisedModel(**vars(update), steps=a_i), next_state
 
     def summand(self, upload: Any) -> core.StateTree:
-        """Return n_i, n_i times the buffers, n_i a_i, n_i / a_i and n_i y_i / a_i."""
+        """Return n_i, n_i y_i, n_i a_i, n_i / a_i and n_i y_i / a_i."""
         weight = self.weight(upload)
         return {
             "weight": torch.tensor(weight).double(),
-            "model": core.weighed(upload.buffers, weight),
+            "model": core.weighed(upload.weights, weight),
             "steps": torch.tensor(weight).double() * upload.steps,
             "inverse": torch.tensor(weight).double() / upload.steps,
             "normalised": core.weighed(upload.weights, weight / upload.steps),
@@ -72,7 +73,8 @@ class FedNova(FedAvg):
         """Move the model by the normalised average; average buffers as FedAvg does."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
-        y = {name: value / total["weight"] for name, value in total["normalised"].items()}
+        buffers, sums = buffer_names(server.model), total["normalised"]
+        y = {name: sums[name] / total["weight"] for name in sums if name not in buffers}
         weights = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
         return {"model": select({**model, **means, **weights}, model)}
 

@@ -76,12 +76,6 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
 
     hp: HParams
 
-    def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
-    ) -> core.Downlinks:
-        model = server.empty(server.architectures[0])
-        return dict.fromkeys(clients, self.down_type.of(model, state["model"]))
-
 
 class MutualLearning(AuxiliaryTraining):
     """Training in which both models learn from labels and from each other's outputs."""

@@ -88,8 +88,7 @@ class FedDF(FedAvg):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send every client the model of its architecture."""
-        items = state["models"].items()
-        models = {name: GlobalModel.of(server.empty(name), model) for name, model in items}
+        models = {name: GlobalModel(model) for name, model in state["models"].items()}
         return {client: models[server.architectures[client]] for client in clients}
 
     def server_update(

@@ -43,6 +43,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray import core
+from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
@@ -167,11 +168,13 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     ) -> tuple[Any, core.ClientState]:
         """Upload the change of the small model and its buffers; keep the client's own model."""
         sent, next_state = super().finish(local, trained)
+        buffers = select(sent.weights, buffer_names(local.model))
         update = {
             name: self.factors((sent.weights[name] - tensor).cpu(), local.client.round)
             for name, tensor in local.down.weights.items()
+            if name not in buffers
         }
-        return SmallModelUpdate(update, sent.buffers, sent.samples), next_state
+        return SmallModelUpdate(update, buffers, sent.samples), next_state
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:

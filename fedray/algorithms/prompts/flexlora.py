@@ -72,7 +72,7 @@ class FlexLoRA(PromptMethod, FedAvg):
     ) -> core.Downlinks:
         """Return the factors of each client's rank."""
         downs = {
-            rank: self.down_type({n: cut(n, t, rank) for n, t in state["model"].items()}, {})
+            rank: self.down_type({n: cut(n, t, rank) for n, t in state["model"].items()})
             for rank in {self.size(client) for client in clients}
         }
         return {client: downs[self.size(client)] for client in clients}

@@ -151,7 +151,7 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
         pool = {int(client): prompt for client, prompt in state.get("pool", {}).items()}
         none, most = state["model"]["context"][None][:0], self.hp.experts - 1
         found = {c: nearest_prompts(c, pool, most) if c in pool else none for c in clients}
-        return {c: ExpertPrompts(state["model"], {}, experts) for c, experts in found.items()}
+        return {c: ExpertPrompts(state["model"], experts) for c, experts in found.items()}
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server

@@ -57,13 +57,13 @@ class FedTSPGlobal(FedTSP, FedAvg):
 
     def first_download(self, state: core.ServerState, server: core.Server) -> GlobalModel:
         """Return the global model before round 1."""
-        return GlobalModel.of(server.model, state["model"])
+        return GlobalModel(state["model"])
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         text = FedTSP.downlink(self, state, [0], server)[0]
-        down = ModelWithText.of(server.model, state["model"], **vars(text))
+        down = ModelWithText(weights=state["model"], **vars(text))
         return dict.fromkeys(clients, down)
 
     def summand(self, upload: Any) -> core.StateTree:

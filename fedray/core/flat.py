@@ -1,0 +1,152 @@
+"""Named tensors as views of one vector per type of number.
+
+Loading, copying, weighing and adding the tensors of a model is then one operation on each vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64
+"""Bytes at whose multiples every tensor begins: products with a batch of one change their last bits
+with the offset."""
+
+Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
+"""Name, type and shape of a tensor."""
+
+
+class Place(NamedTuple):
+    """Where a tensor stands: the number of its vector, its first element, shape and strides."""
+
+    vector: int
+    start: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Layout:
+    """Names, types and shapes of tensors, and their places in one vector per type.
+
+    Layouts of the same tensors are one object (`layout_of`). What lies between two tensors is zero;
+    it is neither sent nor counted.
+
+    Attributes:
+        forms: name, type and shape of each tensor, in order.
+        places: the place of each tensor by name.
+        sizes: type and length of each vector.
+    """
+
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self.forms = tuple(forms)
+        self.places: dict[str, Place] = {}
+        lengths: dict[torch.dtype, int] = {}
+        for name, dtype, shape in self.forms:
+            start, whole = lengths.setdefault(dtype, 0), ALIGNMENT // dtype.itemsize
+            stride = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+            self.places[name] = Place([*lengths].index(dtype), start, shape, stride)
+            lengths[dtype] = start + -(-prod(shape) // whole) * whole
+        self.sizes = tuple(lengths.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return layout_of, (self.forms,)
+
+    def empty(self, *rows: int, device: torch.device | None = None) -> Flat:
+        """Return zeros in this layout; with `rows`, as many in one matrix [rows, P] per type."""
+        sizes = self.sizes
+        return Flat(self, [torch.zeros(*rows, n, dtype=t, device=device) for t, n in sizes])
+
+    def views(self, vectors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the tensors by name as views of vectors [..., P], with the same leading axes."""
+        views = {}
+        for name, (vector, start, shape, stride) in self.places.items():
+            whole = vectors[vector]
+            rows, steps, first = whole.shape[:-1], whole.stride()[:-1], whole.storage_offset()
+            views[name] = whole.as_strided((*rows, *shape), (*steps, *stride), first + start)
+        return views
+
+
+@lru_cache(maxsize=1024)
+def layout_of(forms: tuple[Form, ...]) -> Layout:
+    """Return the one layout of tensors with these names, types and shapes."""
+    return Layout(forms)
+
+
+class Flat(Mapping[str, Tensor]):
+    """Tensors by name, which are views of the vectors of a layout.
+
+    Attributes:
+        layout: the places of the tensors.
+        vectors: one vector [P] per type; for several rows, matrices [rows, P].
+    """
+
+    def __init__(self, layout: Layout, vectors: Sequence[Tensor]) -> None:
+        self.layout = layout
+        self.vectors = vectors
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Flat:
+        """Return a copy of tensors in one layout, on their device."""
+        forms = ((name, t.dtype, tuple(t.shape)) for name, t in tensors.items())
+        first = next(iter(tensors.values()), None)
+        device = None if first is None else first.device
+        flat = layout_of(tuple(forms)).empty(device=device)
+        flat.copy_(tensors)
+        return flat
+
+    @cached_property
+    def _views(self) -> dict[str, Tensor]:
+        return self.layout.views(self.vectors)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout.places)
+
+    def __len__(self) -> int:
+        return len(self.layout.places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.layout.places
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return self.layout.places.keys()
+
+    def values(self) -> Any:
+        """Return the tensors."""
+        return self._views.values()
+
+    def items(self) -> Any:
+        """Return names and tensors."""
+        return self._views.items()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Flat, (self.layout, self.vectors)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Flat:
+        """Return the results of a function of every vector, in the same layout.
+
+        The types of the results may differ from those of the layout.
+        """
+        return Flat(self.layout, [function(vector) for vector in self.vectors])
+
+    def clone(self) -> Flat:
+        """Return a copy."""
+        return self.map(torch.clone)
+
+    @torch.no_grad()
+    def copy_(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite all tensors with those of the same names, which have their shapes."""
+        if isinstance(tensors, Flat) and tensors.layout is self.layout:
+            for vector, other in zip(self.vectors, tensors.vectors, strict=True):
+                vector.copy_(other)
+        elif self.layout.places:
+            names = self.layout.places
+            torch._foreach_copy_([*self.values()], [tensors[name] for name in names])
