@@ -22,7 +22,7 @@ from fedray.algorithms.averaging.fedconcat import (
 )
 from fedray.core import held_versions
 from fedray.models import Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 
 ONE_KIND = {"model.group": "cnn3"}
 
@@ -90,9 +90,8 @@ def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     uplinks = {}
     runtime = ClientRuntime(done.assembly, CPU)
     for client in members:
-        model = runtime.client(client, 2).skeleton.model
-        down = GlobalModel.of(model, done.servers[1]["clusters"]["1"])
-        uplinks[client] = runtime.step("client_update", 2, client, None, down)[0].uplink
+        member = Member(client, None, GlobalModel(done.servers[1]["clusters"]["1"]))
+        uplinks[client] = runtime.run_group("client_update", 2, [member])[0][0].uplink
     total = sum(upload.samples for upload in uplinks.values())
     mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())
     torch.testing.assert_close(done.servers[2]["clusters"]["1"][WEIGHT], mean)

@@ -20,8 +20,8 @@ ONE_KIND = {"model.group": "cnn2"}
 
 
 def sent_as(state):
-    """The fields of what clients of a model without buffers are sent."""
-    return {"weights": state["model"], "buffers": {}, "extra": state["extra"]}
+    """The fields of what clients are sent."""
+    return {"weights": state["model"], "extra": state["extra"]}
 
 
 def rotation(classes):

@@ -148,9 +148,9 @@ def test_what_the_server_makes_of_running_means(assemble):
     weights = {"w": torch.zeros(1)}
     uplinks = {
         0: VariedUpdate(
-            weights, {}, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
+            weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
         ),
-        2: VariedUpdate(weights, {}, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
+        2: VariedUpdate(weights, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
     }
     before = {"model": weights, "variances": {"1.std": torch.ones(1) * 7}}
     after = algorithm.server_update(before, uplinks, None)

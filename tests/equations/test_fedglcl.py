@@ -59,7 +59,7 @@ def test_predictions_use_the_global_projection(run):
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):
-        down = ExtendedModel(last["model"], {}, extra=projection)
+        down = ExtendedModel(last["model"], extra=projection)
         return runtime.test("evaluate", 6, (0,), state, down)[0].scores[0].accuracy
 
     as_it_is = accuracy(last["extra"])

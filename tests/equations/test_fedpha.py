@@ -16,7 +16,7 @@ def context_of(assemble, client=0, **hparams):
     assembly = assemble("fedpha", {"algorithm.length": 4, **changes})
     runtime, start = empty_client(assembly), initial_prompts(assembly)
     object.__setattr__(runtime, "id", client)
-    down = GlobalPrompts({"shared_context": start["shared_context"]}, {})
+    down = GlobalPrompts({"shared_context": start["shared_context"]})
     state = ClientState({"local_context": start["local_context"]})
     return assembly, assembly.algorithm.begin(runtime, state, down)
 

@@ -18,7 +18,7 @@ from fedray.algorithms.prototypes.fedtgp import (
     margin_logits,
 )
 from fedray.core import ClientState, Server, Setting, TrainingConfig
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 
 C, D = 4, 6
 SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
@@ -100,7 +100,7 @@ def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, sta
     down = method.downlink(method.init_server(server), [2], server)[2]
     architecture = assembly.models.architectures[2]
     before = ClientState(assembly.models.initial(architecture, 2))
-    reply, after = runtime.step("client_update", 1, 2, before, down)
+    ((reply, after),) = runtime.run_group("client_update", 1, [Member(2, before, down)])
     assert reply.failure is None
     client = runtime.client(2, 1)
     old = local_prototypes(client, client.load(before.model)).vectors

@@ -19,7 +19,7 @@ def loss_and_model(assemble, **hparams):
     client, start = empty_client(assembly), initial_prompts(assembly)
     model = client.load({"context": start["context"] + noise(*start["context"].shape)})
     batch = Batch(ImageFeatures(noise(6, model.clip.dim)), torch.arange(6))
-    local = LocalContext(client, model, ClientState({}), GlobalPrompts(start, {}))
+    local = LocalContext(client, model, ClientState({}), GlobalPrompts(start))
     return loss_of(assembly, local, batch), model, batch
 
 

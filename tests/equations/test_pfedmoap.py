@@ -39,7 +39,7 @@ def test_a_round_begins_with_the_mean_prompt_and_a_test_with_the_own(assemble):
     client, method = empty_client(assembly, (0, 1)), assembly.algorithm
     initial = initial_prompts(assembly)
     mean, own = torch.ones(4, 16), torch.zeros(4, 16)
-    down = ExpertPrompts({"context": mean}, {}, mean[None][:0])
+    down = ExpertPrompts({"context": mean}, mean[None][:0])
     state = ClientState({**initial, "context": own})
     assert torch.equal(method.begin(client, state, down).model.context, own)
     upload, _ = method.client_update(client, state, down)

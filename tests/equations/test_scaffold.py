@@ -67,7 +67,7 @@ def test_eq3_eq4_eq5_three_rounds_agree_with_a_straight_loop(run, lr_server):
 def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
     method = assemble("scaffold", ONE_KIND).algorithm
     uplinks = {
-        client: ControlledUpdate({"w": torch.tensor([w])}, {}, 9, {"w": torch.tensor([moved])})
+        client: ControlledUpdate({"w": torch.tensor([w])}, 9, {"w": torch.tensor([moved])})
         for client, w, moved in [(0, 2.0, 4.0), (3, 6.0, 8.0)]
     }
     state = {"model": {"w": torch.tensor([1.0])}, "control": {"w": torch.tensor([0.5])}}
@@ -77,8 +77,8 @@ def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
 
 
 def test_clipping_measures_the_change_of_the_variate_from_zero():
-    down = ControlledModel({"w": torch.tensor([1.0])}, {}, {"w": torch.tensor([3.0])})
-    small = ControlledUpdate({"w": torch.tensor([1.3])}, {}, 9, {"w": torch.tensor([0.4])})
+    down = ControlledModel({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
+    small = ControlledUpdate({"w": torch.tensor([1.3])}, 9, {"w": torch.tensor([0.4])})
     assert clip_update(small, down, 0.5) is small
     clipped = clip_update(small, down, 0.05)
     torch.testing.assert_close(clipped.weights["w"], torch.tensor([1.03]))
