@@ -229,7 +229,7 @@ class Algorithm:
         """Send gifts, payloads that clients keep, by `exchange.give`; return the next state.
 
         Called after `prepare`, before every round, and before clients are tested, so that clients
-        that failed or joined later receive their gifts.
+        that were absent or joined later receive their gifts.
         """
         return state
 

@@ -92,7 +92,7 @@ CHEAP: Mapping[str, Sequence[int]] = {
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
-    "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
+    "faults.max_failures", "faults.start_timeout_s",
     "wire.down_bits", "data.source", "data.root", "data.download",
     "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.", "optimizer.keep",
