@@ -16,7 +16,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
-from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
@@ -103,11 +102,8 @@ def fit(
     totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
     steps, weights = [0] * config.epochs, [0.0] * config.epochs
     sizes = batch_sizes(len(client.train), config)
-    with (
-        only_trainable(local.model, local.trainable),
-        _with_gradients(local.extra),
-        _optimizer(local) as optimizer,
-    ):
+    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
+        optimizer = _optimizer(local)
         clip = _clip_of(optimizer, config.clip_grad_norm)
         batches = config.epochs * len(sizes)
         for epoch, batch in _batches(client):
@@ -229,28 +225,13 @@ def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     return sizes
 
 
-@contextmanager
-def _optimizer(local: LocalContext) -> Iterator[torch.optim.Optimizer]:
-    """Yield the optimiser of the context's parameters.
-
-    With `optimizer.keep`, it begins with the client's running means, and the client keeps the new.
-    """
+def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
+    """Return an optimiser of the context's parameters, without running means."""
     client, config = local.client, local.client.setting.training
-    optimizer = client.skeleton.optimizer(config)
-    if local.extra:
-        learning = [*client.skeleton.parameters, *local.extra.values()]
-        optimizer = config.optimizer.make(learning, config.lr)
-    if not config.optimizer.params.keep:
-        yield optimizer
-        return
-    named: list[tuple[str, Tensor]] = [
-        *client.skeleton.model.named_parameters(),
-        *local.extra.items(),
-    ]
-    names = {tensor: name for name, tensor in named}
-    load_running_means(optimizer, names, client.optimizer_state)
-    yield optimizer
-    client.optimizer_state.update(running_means(optimizer, names))
+    if not local.extra:
+        return client.skeleton.optimizer(config)
+    learning = [*client.skeleton.parameters, *local.extra.values()]
+    return config.optimizer.make(learning, config.lr)
 
 
 @contextmanager

@@ -139,7 +139,6 @@ class ClientRuntime:
                 with of_clients(client), self._isolated(name, client, round_), counted() as tally:
                     current = self._state_or_first(context, state)
                     start, private = time.perf_counter(), PrivateCopies(self.device)
-                    context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                     copied = core.ClientState(private.of(current.model), private.of(current.memory))
                     download = self._download(private, down)
                     uplink, next_state = method_step(context, copied, download)
@@ -242,7 +241,7 @@ class ClientRuntime:
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
-        parts = (next_state.model, next_state.memory, context.optimizer_state)
+        parts = (next_state.model, next_state.memory)
         state = core.ClientState(*parts)
         if any(parts):
             state = _detached(private, _overwritten(context.skeleton), parts)
@@ -472,7 +471,7 @@ def _detached(
                 )
             yield _outside(shared, tensor)
 
-    names = ("model", "memory", "optimizer")
+    names = ("model", "memory")
     tree = dict(zip(names, map(make_contiguous, parts), strict=True))
     return core.ClientState(**map_together(detached, tree))
 

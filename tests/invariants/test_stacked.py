@@ -182,7 +182,6 @@ def test_an_experiment_that_stacks_has_another_identity(small):
             ("algorithm=promptfl", "data.image_size=32", "model.clip_precision=bfloat16"),
             "set stacked=1 or model.clip_precision=float32",
         ),
-        (("algorithm=fedavg", "optimizer.momentum=0.9", "optimizer.keep=true"), "optimizer.keep"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(small, words, reason):
