@@ -258,12 +258,10 @@ class JoinConfig(Frozen):
 
 
 class WireConfig(Frozen):
-    """Quantisation of payloads."""
+    """Quantisation of uploads."""
 
     up_bits: int = Field(32, ge=2, le=32)
     """Bits per number of uploads (FedTSP supplementary G); 32 sends float32."""
-    down_bits: int = Field(32, ge=2, le=32)
-    """Bits per number of downloads; 32 sends float32."""
 
 
 class PrivacyConfig(Frozen):

@@ -209,8 +209,6 @@ class Algorithm:
             keys[key] = NoEffect("reads no public images")
         if not cls.uploads:
             keys["wire.up_bits"] = NoEffect("uploads nothing")
-        if not cls.downloads:
-            keys["wire.down_bits"] = NoEffect("downloads nothing")
         if cls.client_update is Algorithm.client_update:
             keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
         return keys

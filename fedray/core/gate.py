@@ -42,7 +42,6 @@ class Gate:
         uploads: the upload types that the method declares; None allows any.
         downloads: the download types that the method declares; None allows any.
         up_bits: bits per number of an upload; 32 does not quantise.
-        down_bits: bits per number of a download; 32 does not quantise.
         privacy: clipping and noise of uploads, or None.
     """
 
@@ -50,11 +49,10 @@ class Gate:
     uploads: PayloadTypes | None = None
     downloads: PayloadTypes | None = None
     up_bits: int = 32
-    down_bits: int = 32
     privacy: Privacy | None = None
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
-        """Check, transform and count a download; the result shares no memory with `payload`.
+        """Check, copy and count a download; the result shares no memory with `payload`.
 
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
@@ -63,9 +61,7 @@ class Gate:
         payload = _to_cpu(payload)
         items = [*payload.items()]
         _check_finite(payload, items)
-        if self.down_bits < 32:
-            payload = _quantise_payload(payload, self.down_bits)
-        return payload, _count_traffic(items, self.down_bits)
+        return payload, _count_traffic(items)
 
     def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -222,7 +218,7 @@ def _quantise_payload(payload: Payload, bits: int) -> Payload:
     )
 
 
-def _count_traffic(items: Sequence[Placed], bits: int) -> Traffic:
+def _count_traffic(items: Sequence[Placed], bits: int = 32) -> Traffic:
     """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
     params: dict[str, float] = {}
     size: dict[str, float] = {}

@@ -93,7 +93,7 @@ NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
     "faults.max_failures", "faults.start_timeout_s",
-    "wire.down_bits", "data.source", "data.root", "data.download",
+    "data.source", "data.root", "data.download",
     "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.",
 )  # fmt: skip
