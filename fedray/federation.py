@@ -169,7 +169,6 @@ class Federation:
         streams: the experiment's random streams.
         accountant: counts the clients' releases under privacy with noise.
         snapshot: the federation after the last yielded round.
-        tracebacks: tracebacks of failures that the run survived; the caller clears the list.
         scores: the clients' last scores that are still valid.
         device_bytes: most memory that a process of clients has had in use on its accelerator.
     """
@@ -182,7 +181,6 @@ class Federation:
     streams: Streams
     accountant: Accountant | None = None
     snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
-    tracebacks: list[str] = field(default_factory=list, init=False)
     scores: ScoreCache = field(default_factory=ScoreCache, init=False)
     device_bytes: int = field(default=0, init=False)
 
@@ -339,22 +337,18 @@ class Federation:
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
         tested = self.executor.run("test", "evaluate", round_, sent)[0] if sent else {}
-        for client, reply in tested.items():
-            if reply.failure is not None:
-                raise ClientError(client, round_, "evaluate", reply.failure)
+        check_replies(tested, round_, "evaluate")
+        for reply in tested.values():
             self.device_bytes = max(self.device_bytes, reply.device_bytes)
         return tested
 
     def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
-        """Return the scores of the clients whose fine-tuning succeeded, in client order."""
-        scores = []
+        """Return the scores of every client after fine-tuning, in client order."""
+        scores: list[Sequence[Score]] = []
         for sent in self._downloads(exchange.server, state):
             replies, _ = self.executor.run("test", "finetune", exchange.round, sent)
-            for client, tested in sorted(replies.items()):
-                if tested.failure is not None:
-                    exchange.fail(client, "finetune", tested.failure)
-                else:
-                    scores.append(tested.scores)
+            check_replies(replies, exchange.round, "finetune")
+            scores += [tested.scores for _, tested in sorted(replies.items())]
         return scores
 
     def _cross_evaluations(
@@ -447,7 +441,7 @@ class RoundExchange(Exchange):
         self.down = Traffic.total([self.down, *traffic.values()])
         absent = {client for client in passed if self._drops(client)}
         self.absent |= absent
-        dropped = [Event(client, "dropped") for client in sorted(absent)]
+        dropped = [Event(c, "dropped") for c in sorted(absent.intersection(self.participants))]
         self.events += [event for event in dropped if event not in self.events]  # once a round
         return {client: payload for client, payload in passed.items() if client not in absent}
 
@@ -487,12 +481,10 @@ class RoundExchange(Exchange):
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Record replies; return the uploads, sorted by client."""
+        check_replies(replies, self.round, step)
         uplinks: dict[int, Payload] = {}
         sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
-            if reply.failure is not None:
-                self.fail(client, step, reply.failure)
-                continue
             self.replied.add(client)
             self._federation.device_bytes = max(self._federation.device_bytes, reply.device_bytes)
             self._federation.scores.forget(client)
@@ -515,14 +507,12 @@ class RoundExchange(Exchange):
         random = self._federation.streams.numpy("fault_drop", round_=self.round, client=client)
         return bool(random.random() < probability)
 
-    def fail(self, client: int, step: str, failure: Failure) -> None:
-        """Record a client's failure; with faults.on_client_error=stop, raise a ClientError."""
-        error = ClientError(client, self.round, step, failure)
-        if self._federation.plan.faults.on_client_error == "stop":
-            raise error
-        self.events.append(Event(client, f"failed: {failure.cause}"))
-        if failure.traceback:
-            self._federation.tracebacks.append(f"{error}\n{failure.traceback}")
+
+def check_replies(replies: Mapping[int, Reply], round_: int, step: str) -> None:
+    """Raise a ClientError for the first client whose step or test failed."""
+    for client, reply in sorted(replies.items()):
+        if reply.failure is not None:
+            raise ClientError(client, round_, step, reply.failure)
 
 
 def _once(

@@ -23,13 +23,10 @@ class ClientState:
     Attributes:
         model: the model's parameters and buffers by name.
         memory: other tensors of the method (control variates, previous weights), nested.
-        optimizer: the optimiser's running means by parameter name, if `optimizer.keep` is set; a
-            step need not return them.
     """
 
     model: Mapping[str, Tensor]
     memory: StateTree = field(default_factory=dict)
-    optimizer: StateTree = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -254,9 +254,9 @@ def test_a_client_s_memory_that_runs_out_is_one_sentence_with_the_keys(
     assemble, tmp_path, pretended, monkeypatch
 ):
     monkeypatch.setattr(FedAvg, "loss", used_up)
-    dropping = {"faults.on_client_error": "drop", "model.group": "mlp", **PRETENDED}
+    experiment = assemble("fedavg", {"model.group": "mlp", **PRETENDED}).experiment
     with pytest.raises(UserError) as raised:
-        list(rounds(assemble("fedavg", dropping).experiment, tmp_path, pretended))
+        list(rounds(experiment, tmp_path, pretended))
     assert str(raised.value) == (
         "client 0, round 1, step client_update: the memory of the pretended device ran out; lower "
         "batch_size (now 16); lower workers (now 2, which share gpus=1, or raise gpus); set "

@@ -22,7 +22,7 @@ from fedray.core import (
     payload_field,
     total_of,
 )
-from fedray.errors import Failure, UserError
+from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.score import Score
 from fedray.federation import Federation, Plan, Reply
@@ -92,7 +92,7 @@ class Added(SummingMethod):
 
 
 class FailingClients(Clients):
-    """Client 1 fails; uploads are added as `Added` does."""
+    """Client 1 fails; other uploads are added as `Added` does."""
 
     def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
         failed = {1: Reply(failure=Failure("oops"))} if 1 in down else {}
@@ -134,13 +134,12 @@ def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participa
     assert "at least 1" in said
 
 
-def test_the_uploads_of_a_round_are_added_up_without_those_that_failed():
-    plan = Plan(2, 3, 1.0, 1, FaultConfig(on_client_error="drop"))
-    method = Added()
+def test_a_client_that_fails_ends_the_run():
+    plan, method = Plan(2, 3, 1.0, 1, FaultConfig()), Added()
     run = Federation(method, FailingClients(), Gate({}), plan, NoServer(), Streams(0))
-    _, one, two = run.rounds()
-    assert method.notes.got == [((0, 2), 2.0), ((0, 2), 4.0)]
-    assert events_of(one) == events_of(two) == [(1, "failed: oops")]
+    with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: oops"):
+        list(run.rounds())
+    assert method.notes.got == []
 
 
 def test_without_any_upload_there_is_no_server_step():
@@ -236,6 +235,23 @@ def test_what_was_sent_to_those_who_dropped_out_was_sent():
     _, one = run.rounds()
     assert one.down.bytes == {"weights": 3 * 2 * 4}
     assert events_of(one) == [(client, "dropped") for client in range(3)]
+
+
+class CallsEverybody(Algorithm):
+    """Calls all clients, whoever takes part."""
+
+    name = "calls_everybody"
+
+    def round(self, state: Any, exchange: Any) -> Any:
+        exchange.call("first", dict.fromkeys(exchange.everyone))
+        return state
+
+
+def test_only_participants_are_an_event_of_the_round():
+    plan, clients = Plan(2, 4, 0.5, 1, FaultConfig(drop=1.0)), Clients()
+    run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer(), Streams(0))
+    for done in run.rounds():
+        assert [event.client for event in done.events] == list(done.participants)
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():

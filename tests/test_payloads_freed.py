@@ -51,15 +51,3 @@ def test_nothing_that_travelled_outlives_its_round(alive, method):
     found, made = alive(method, {})
     assert made > 3
     assert found == [0] * 4
-
-
-def test_nor_what_a_client_was_sent_that_failed(alive, monkeypatch):
-    from fedray.algorithms.averaging.fedavg import FedAvg
-
-    def finish(self, local, trained):
-        raise ValueError(local.client.id)
-
-    monkeypatch.setattr(FedAvg, "finish", finish)
-    found, made = alive("fedavg", {"faults.on_client_error": "drop"})
-    assert made == 7  # a download for each round's participants, and one for the tests of each
-    assert found == [0] * 4

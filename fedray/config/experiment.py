@@ -235,8 +235,6 @@ class FaultConfig(Frozen):
 
     drop: float = Field(0.0, ge=0, le=1)
     """Probability that a participant does not reply and counts as absent."""
-    on_client_error: Literal["stop", "drop"] = "stop"
-    """Reaction to an error in a client step: stop the run, or drop the client for the round."""
     max_failures: Annotated[int, EXECUTION] = Field(3, ge=0, le=1_000_000)
     """Consecutive deaths of a process that a run survives: of a worker during one client's step, of
     a server or a trial without a new round. A lost node counts as a death of its processes."""
@@ -260,12 +258,10 @@ class JoinConfig(Frozen):
 
 
 class WireConfig(Frozen):
-    """Quantisation of payloads."""
+    """Quantisation of uploads."""
 
     up_bits: int = Field(32, ge=2, le=32)
     """Bits per number of uploads (FedTSP supplementary G); 32 sends float32."""
-    down_bits: int = Field(32, ge=2, le=32)
-    """Bits per number of downloads; 32 sends float32."""
 
 
 class PrivacyConfig(Frozen):

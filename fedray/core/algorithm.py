@@ -209,8 +209,6 @@ class Algorithm:
             keys[key] = NoEffect("reads no public images")
         if not cls.uploads:
             keys["wire.up_bits"] = NoEffect("uploads nothing")
-        if not cls.downloads:
-            keys["wire.down_bits"] = NoEffect("downloads nothing")
         if cls.client_update is Algorithm.client_update:
             keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
         return keys
@@ -229,7 +227,7 @@ class Algorithm:
         """Send gifts, payloads that clients keep, by `exchange.give`; return the next state.
 
         Called after `prepare`, before every round, and before clients are tested, so that clients
-        that failed or joined later receive their gifts.
+        that were absent or joined later receive their gifts.
         """
         return state
 

@@ -275,8 +275,6 @@ class Client:
         reports: numbers that the method reports; their means appear as "client/<name>".
         validation: the validation images, if the method's `requires.validation` is set; else None.
         train_losses: mean loss in the last epoch of each local training of this step.
-        optimizer_state: the optimiser's running means by parameter name, with `optimizer.keep`;
-            else empty.
         method: the method's name, for messages.
         published: the public images, if the method's `requires.public` is set; else None.
         order: the name of the random stream that orders the training images in a round.
@@ -293,7 +291,6 @@ class Client:
     reports: dict[str, float] = field(default_factory=dict)
     validation: Samples | None = None
     train_losses: list[float] = field(default_factory=list)
-    optimizer_state: dict[str, Any] = field(default_factory=dict)
     method: str = "the method"
     published: Samples | None = None
     order: str = "batches"
@@ -316,7 +313,7 @@ class Client:
         """
         config = {"augment": NO_AUGMENTATION, "drop_last": False, **config}
         other = self.with_schedule(**config)
-        return replace(other, train=samples, order=order, optimizer_state={})  # of another loss
+        return replace(other, train=samples, order=order)
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
         """Return this client with a changed training `config`, moved on by `later` rounds.

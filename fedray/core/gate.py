@@ -39,7 +39,6 @@ class Gate:
         uploads: the upload types that the method declares; None allows any.
         downloads: the download types that the method declares; None allows any.
         up_bits: bits per number of an upload; 32 does not quantise.
-        down_bits: bits per number of a download; 32 does not quantise.
         privacy: clipping and noise of uploads, or None.
         statistics: names of the models' buffers, which count as statistics.
     """
@@ -48,12 +47,11 @@ class Gate:
     uploads: PayloadTypes | None = None
     downloads: PayloadTypes | None = None
     up_bits: int = 32
-    down_bits: int = 32
     privacy: Privacy | None = None
     statistics: Collection[str] = ()
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
-        """Check, transform and count a download, which clients only read.
+        """Check and count a download, which clients only read.
 
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
@@ -62,10 +60,7 @@ class Gate:
         payload.check_fields(self.axes)
         payload = _on_cpu(payload)
         _check_finite([payload])
-        items = [*payload.items(self.statistics)]
-        if self.down_bits < 32:
-            payload = self._quantised(payload, self.down_bits)
-        return payload, _count_traffic(items, self.down_bits)
+        return payload, _count_traffic([*payload.items(self.statistics)])
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -114,11 +109,11 @@ class Gate:
             payload = self.privacy.protect_upload(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return self._quantised(payload, self.up_bits) if self.up_bits < 32 else payload
+        if self.up_bits >= 32:
+            return payload
 
-    def _quantised(self, payload: Payload, bits: int) -> Payload:
         def quantised(kind: Kind, tensor: Tensor) -> Tensor:
-            return quantise(tensor, bits) if is_covered(kind, tensor) else tensor
+            return quantise(tensor, self.up_bits) if is_covered(kind, tensor) else tensor
 
         return payload.map(quantised, self.statistics)
 
@@ -192,7 +187,7 @@ def _on_cpu(payload: Payload) -> Payload:
     return payload.copied(lambda tensor: tensor.detach().cpu().contiguous())
 
 
-def _count_traffic(items: Sequence[Placed], bits: int) -> Traffic:
+def _count_traffic(items: Sequence[Placed], bits: int = 32) -> Traffic:
     """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
     params: dict[str, float] = {}
     size: dict[str, float] = {}

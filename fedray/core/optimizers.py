@@ -1,4 +1,4 @@
-"""The optimisers of local training (SGD, Adam, AdamW), and their running means between rounds.
+"""The optimisers of local training: SGD, Adam, AdamW. Each training starts without running means.
 
 Torch wraps methods of its optimisers so that `torch.compile` ignores them. When called, a wrapper
 imports `torch._dynamo`, which takes 1.5 s and 100 MB in every process. Nothing here is compiled, so
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -21,7 +21,6 @@ from fedray.config import Frozen
 from fedray.counts import note_step
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
-from fedray.trees import StateTree
 
 Decay = Annotated[float, Field(ge=0, le=1000)]
 """The strength of weight decay."""
@@ -32,21 +31,12 @@ ON_THE_CPU = ("step",)
 """State that torch's optimisers keep on the CPU even for parameters on a GPU."""
 
 
-class OptimizerParams(Frozen):
-    """Parameters of every optimiser."""
-
-    keep: StrictBool = False
-    """Whether a client keeps its running means (momentum) between rounds, as part of its state;
-    false: every round begins with zero momentum."""
-
-
 class Optimizer(Configurable, ABC):
     """A factory of the optimiser of local training; the key `lr` is the learning rate."""
 
     paper: ClassVar[str] = "-"
     """Authors, venue and arXiv number."""
-    Params: ClassVar[type[Frozen]] = OptimizerParams
-    params: OptimizerParams
+    Params: ClassVar[type[Frozen]] = Frozen
 
     @abstractmethod
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
@@ -89,7 +79,7 @@ _SGD_STEP: Any = inspect.unwrap(torch.optim.SGD.step)
 _ADAM_STEP: Any = inspect.unwrap(torch.optim.Adam.step)
 
 
-class SGDParams(OptimizerParams):
+class SGDParams(Frozen):
     """Parameters of `sgd`."""
 
     momentum: Beta = 0.0
@@ -104,11 +94,6 @@ class SGDParams(OptimizerParams):
     def _has_momentum(self) -> SGDParams:
         if self.momentum == 0 and self.nesterov:
             raise ValueError("nesterov=true needs momentum; set optimizer.momentum, say 0.9")
-        if self.momentum == 0 and self.keep:
-            raise ValueError(
-                "keep=true has no effect without momentum; set optimizer.momentum, say 0.9, or "
-                "remove optimizer.keep"
-            )
         return self
 
 
@@ -162,7 +147,7 @@ PLAIN_SGD = SGD()
 """SGD without momentum and weight decay."""
 
 
-class AdamParams(OptimizerParams):
+class AdamParams(Frozen):
     """Parameters of `adam`."""
 
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -206,35 +191,3 @@ class AdamW(Adam):
     Params = AdamWParams
     params: AdamWParams
     kind = TorchAdamW
-
-
-# --- running means between rounds ----------------------------------------------------------------
-
-
-def running_means(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Any]:
-    """Return an optimiser's running means by parameter name, without copying them.
-
-    Args:
-        optimizer: an optimiser after its steps.
-        names: the name of each parameter.
-    """
-    means = {
-        name: {k: v for k, v in optimizer.state.get(tensor, {}).items() if isinstance(v, Tensor)}
-        for tensor, name in names.items()
-    }
-    return {name: tensors for name, tensors in means.items() if tensors}
-
-
-def load_running_means(
-    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], saved: StateTree
-) -> None:
-    """Load the result of `running_means` into an optimiser, which changes the tensors in place.
-
-    A parameter whose saved running means have another shape starts without running means.
-    """
-    for tensor, name in names.items():
-        means = saved.get(name, {})
-        if all(m.shape == tensor.shape for key, m in means.items() if key not in ON_THE_CPU):
-            optimizer.state[tensor] = {
-                key: m if key in ON_THE_CPU else m.to(tensor.device) for key, m in means.items()
-            }

@@ -176,8 +176,8 @@ class Exchange(ABC):
     ) -> ServerState:
         """Send a gift to the clients that do not hold it; return the state with their versions.
 
-        A client holds the gift once its step has succeeded. A client that fails or is absent
-        receives the gift in the next call of `give`.
+        A client holds the gift once its step has succeeded. A client that is absent receives the
+        gift in the next call of `give`.
 
         Args:
             state: the server's state; its entry "given" is `{name: versions [N]}`.

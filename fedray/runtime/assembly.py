@@ -180,7 +180,6 @@ class Assembly:
             uploads=self.algorithm.uploads,
             downloads=self.algorithm.downloads,
             up_bits=wire.up_bits,
-            down_bits=wire.down_bits,
             privacy=self._privacy(),
             statistics=self._statistics,
         )

@@ -457,6 +457,8 @@ def _kept(
 
 def _apart(skeleton: core.Skeleton, tensor: Tensor) -> Tensor:
     """Return a tensor that the next client of a skeleton does not overwrite."""
+    if tensor.layout != torch.strided:
+        return tensor  # the gate refuses it
     is_shared = any(tensor.untyped_storage().data_ptr() == block for block in skeleton.memory)
     return tensor.clone() if is_shared else tensor
 

@@ -85,11 +85,6 @@ def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
             f"{method.name} treats an update as a sum of gradients, which does not hold with "
             f"optimizer={optimizer.name}; set optimizer=sgd"
         )
-    if optimizer.params.keep:
-        raise UserError(
-            f"{method.name} treats an update as the gradients of its round, but "
-            "optimizer.keep=true adds those of earlier rounds; set optimizer.keep=false"
-        )
     if experiment.clip_grad_norm is not None:
         raise UserError(
             f"{method.name} treats an update as a sum of gradients, but clip_grad_norm="
@@ -111,12 +106,6 @@ def _check_stacked(experiment: Experiment, method: type[Algorithm]) -> None:
                 f"{stacked} supports float32 only, but {key}={precision}; set stacked=1 or "
                 f"{key}=float32"
             )
-    optimizer = experiment.optimizer.build()
-    if optimizer.params.keep:
-        raise UserError(
-            f"{stacked} starts all clients of a stack with the same optimizer state, but "
-            "optimizer.keep=true keeps one per client; set stacked=1 or optimizer.keep=false"
-        )
 
 
 def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:

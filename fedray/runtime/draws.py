@@ -92,10 +92,10 @@ CHEAP: Mapping[str, Sequence[int]] = {
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
-    "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
-    "wire.down_bits", "data.source", "data.root", "data.download",
+    "faults.max_failures", "faults.start_timeout_s",
+    "data.source", "data.root", "data.download",
     "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
-    "model.clip", "model.pretrained", "text.", "optimizer.keep",
+    "model.clip", "model.pretrained", "text.",
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
@@ -274,7 +274,7 @@ def _parameters(model: type[Frozen], random: Generator) -> Tree:
         key = info.alias or name
         if key in CHEAP:
             tree[key] = one_of(random, CHEAP[key])
-        elif f"optimizer.{key}" not in NOT_DRAWN and random.random() < 0.4:
+        elif random.random() < 0.4:
             tree[key] = _value(key, info, random)
     return tree
 

@@ -151,13 +151,6 @@ class Records:
         return RunWriter(folder, info, self._earlier, self._began)
 
 
-def write_tracebacks(folder: RunFolder, federation: Federation) -> None:
-    """Write the tracebacks of failures that the run survived to error.txt."""
-    for traceback in federation.tracebacks:
-        folder.keep_error(traceback)
-    federation.tracebacks.clear()
-
-
 class Snapshots:
     """Writes checkpoints in the background, and pins those whose models are kept.
 

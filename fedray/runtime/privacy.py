@@ -18,7 +18,7 @@ from fedray.storage.run_folder import RunFolder
 ALWAYS_EXEMPT = (
     "metrics, among them the accuracies on the clients' own test images",
     "train_loss, and what clients report (client/...)",
-    "who takes part, drops out or fails, and the duration and bytes of each step",
+    "who takes part or drops out, and the duration and bytes of each step",
     "partition.json and the checkpoints, which stay with the experimenter",
 )
 """Information about clients in every result that the noise does not cover."""
@@ -61,7 +61,7 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
 
 def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     """Check that the noise is added to an equally weighted mean over the drawn clients."""
-    component, faults = experiment.algorithm, experiment.faults
+    component, bits = experiment.algorithm, experiment.wire.up_bits
     hparams = component.params
     assert isinstance(hparams, HyperParameters)
     if not takes_equal_mean(method, hparams):
@@ -72,17 +72,11 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
             f"server of algorithm={component.name} does not take such a mean; {remedy}"
         )
-    obstacles = []
-    if experiment.wire.up_bits < 32:
-        bits = experiment.wire.up_bits
-        obstacles.append(f"wire.up_bits={bits} changes updates after clipping; set it to 32")
-    if faults.on_client_error == "drop":
-        drop = (
-            "faults.on_client_error=drop lets a client's data change the number of averaged clients"
+    if bits < 32:
+        raise UserError(
+            f"privacy.mode=central gives no epsilon here: wire.up_bits={bits} changes updates "
+            "after clipping; set it to 32"
         )
-        obstacles.append(f"{drop}; set it to stop")
-    if obstacles:
-        raise UserError(f"privacy.mode=central gives no epsilon here: {obstacles[0]}")
 
 
 def accountant_of(

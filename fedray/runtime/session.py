@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,13 +19,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.isolation import OwnFlags
 from fedray.runtime.memory import peak_device_memory
-from fedray.runtime.observers import (
-    EarlyStop,
-    Records,
-    Snapshots,
-    run_info,
-    write_tracebacks,
-)
+from fedray.runtime.observers import EarlyStop, Records, Snapshots, run_info
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 from fedray.storage.checkpoint import CheckpointStore
@@ -137,11 +130,10 @@ class Session:
             assembly.streams,
             accountant_of(experiment, folder, self._before, records.note),
         )
-        keep_survived = partial(write_tracebacks, folder, federation)
         snapshots = Snapshots(self._store, assembly, federation, records, stop, self._keeps)
         with ExitStack() as closing:
-            for close in (records.close, keep_survived, snapshots.close):
-                closing.callback(close)  # called in reverse order
+            closing.callback(records.close)  # called last
+            closing.callback(snapshots.close)
             rounds = federation.rounds(snapshot)
             if snapshot is not None and earlier is not None and not stop.is_over:
                 snapshots.resume(snapshot, earlier)
@@ -152,7 +144,6 @@ class Session:
                 stop.watch(done)
                 used = max(federation.device_bytes, peak_device_memory(self._device))
                 records.opened().append(done, records.costs(done, used))
-                keep_survived()
                 snapshots.after_round(done)
                 self._flags.leave()
                 yield done

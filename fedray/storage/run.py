@@ -104,7 +104,7 @@ class Work:
 
 @dataclass(frozen=True, config=RECORD)
 class Event:
-    """An incident in a round: a reply that was dropped, or an error."""
+    """An incident in a round, such as a participant that was absent by draw."""
 
     client: int
     what: str

@@ -49,7 +49,7 @@ def asked(*assignments: str) -> Experiment:
         ("data.partition.alhpa=1", r"unknown key 'alhpa' in data\.partition\. .*'alpha'\?"),
         ("algorithm.lamda=1", r"unknown key 'lamda' in algorithm\. Did you mean 'lambda'\?"),
         ("text.encoder.polling=mean", r"unknown key 'polling' in text\.encoder\. .*'pooling'\?"),
-        ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: down_bits, up_bits"),
+        ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: up_bits"),
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         (

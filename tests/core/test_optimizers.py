@@ -1,4 +1,4 @@
-"""Optimisers and learning rates of local training: as torch's, kept or not, resumed."""
+"""Optimisers and learning rates of local training, compared with torch's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from tensors import CPU, same
 from torch import nn
 
 from fedray.config import component
-from fedray.core.optimizers import load_running_means, running_means
 from fedray.errors import UserError
-from fedray.federation import Federation
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.serial import SerialExecutor
-from fedray.storage.checkpoint import CheckpointStore
 
 SGD_OF_ALL_KINDS = {
     "optimizer": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -129,21 +125,19 @@ OPTIMIZERS = [
 ]
 
 
-def bare_loop(assembly, client: int, optimizer: type, *, keep: bool) -> dict[str, torch.Tensor]:
+def bare_loop(assembly, client: int, optimizer: type) -> dict[str, torch.Tensor]:
     """A client's rounds in plain PyTorch, with torch's own optimiser and clipping."""
     config, experiment = assembly.setting.training, assembly.experiment
     model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
     model.load_state_dict(assembly.models.initial(assembly.models.architectures[client], client))
     model.train()
     reference = ReferenceClient(assembly, client)
-    options = {k: v for k, v in config.optimizer.params.model_dump().items() if k != "keep"}
+    options = config.optimizer.params.model_dump()
     order = {"size": config.batch_size, "shuffle": config.shuffle, "drop_last": config.drop_last}
     bound = torch.inf if config.clip_grad_norm is None else config.clip_grad_norm
     clip = partial(nn.utils.clip_grad_norm_, [*model.parameters()], bound)
-    steps = None
     for round_ in range(1, experiment.rounds + 1):
-        if steps is None or not keep:
-            steps = optimizer(model.parameters(), config.lr, **options)
+        steps = optimizer(model.parameters(), config.lr, **options)
         steps.param_groups[0]["lr"] = assembly.schedule(config.lr, round_, experiment.rounds)
         loss = supervised(model)
         reference.train(round_, loss, steps, config.epochs, before_step=clip, **order)
@@ -161,11 +155,7 @@ SCHEDULED = {
 @pytest.mark.parametrize(
     ("changes", "optimizer"),
     [
-        *(
-            ({**SCHEDULED, "optimizer": {**asked, "keep": keep}}, torchs_own)
-            for asked, torchs_own in OPTIMIZERS
-            for keep in (False, True)
-        ),
+        *(({**SCHEDULED, "optimizer": asked}, torchs_own) for asked, torchs_own in OPTIMIZERS),
         *(
             (changes, torch.optim.SGD)
             for changes in (
@@ -179,9 +169,8 @@ SCHEDULED = {
 )
 def test_local_is_the_bare_loop_with_torchs_optimizer_bit_for_bit(run, changes, optimizer):
     done = run("local", changes)
-    keep = changes.get("optimizer", {}).get("keep", False)
     for client in range(4):
-        expected = bare_loop(done.assembly, client, optimizer, keep=keep)
+        expected = bare_loop(done.assembly, client, optimizer)
         assert same(done.models[client], expected)
 
 
@@ -190,91 +179,6 @@ def test_clipping_that_never_bites_changes_nothing(run):
     tight = run("local", {"clip_grad_norm": 0.01})
     assert wide.same_clients_as(plain)
     assert not tight.same_clients_as(plain)
-
-
-def test_kept_means_go_on_where_they_were():
-    torch.manual_seed(0)
-    inputs = torch.randn(8, 4)
-
-    def steps(count: int, halves: int) -> nn.Linear:
-        torch.manual_seed(1)
-        model = nn.Linear(4, 2)
-        names = {p: n for n, p in model.named_parameters()}
-        kept = {}
-        for _ in range(halves):
-            optimizer = component("optimizer", "adamw").build().make(model.parameters(), 0.1)
-            load_running_means(optimizer, names, kept)
-            for _ in range(count // halves):
-                optimizer.zero_grad()
-                model(inputs).square().sum().backward()
-                optimizer.step()
-            kept = running_means(optimizer, names)
-        return model
-
-    assert same(steps(6, 1).state_dict(), steps(6, 3).state_dict())
-
-
-def test_a_mean_of_another_shape_is_another_parameters():
-    one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([one, other], 0.1, momentum=0.9)
-    kept = {name: {"momentum_buffer": torch.ones(2)} for name in ("one", "other")}
-    load_running_means(optimizer, {one: "one", other: "other"}, kept)
-    assert set(optimizer.state) == {one}
-
-
-# --- what is kept --------------------------------------------------------------------------------
-
-KEPT = {"optimizer": {"momentum": 0.9, "keep": True}, "rounds": 4, "participation": 0.5}
-
-
-def federation(assembly) -> Federation:
-    executor = SerialExecutor(assembly, CPU)
-    parts = (assembly.gate, assembly.plan, assembly.server(CPU), assembly.streams)
-    return Federation(assembly.algorithm, executor, *parts)
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedpac"])
-def test_resumed_with_what_the_optimizer_kept(assemble, tmp_path, method):
-    assembly = assemble(method, {**KEPT, "model.group": "cnn2"})
-    whole = federation(assembly)
-    for result in whole.rounds():
-        if result.round == 2:
-            store = CheckpointStore(tmp_path, "x")
-            for client, state in whole.executor.states.items():
-                store.states.put(client, state)
-            store.begin(whole.snapshot)
-            store.wait()
-    read = CheckpointStore(tmp_path, "x").load()
-    assert any(state.optimizer for state in read.clients.values())
-    resumed = federation(assembly)
-    resumed.executor.states = read.clients
-    list(resumed.rounds(read.snapshot))
-    ends = [dict(each.executor.states) for each in (whole, resumed)]
-    for client, state in ends[0].items():
-        assert same(state.model, ends[1][client].model)
-        assert state.optimizer.keys() == ends[1][client].optimizer.keys()
-        for name, means in state.optimizer.items():
-            assert same(means, ends[1][client].optimizer[name])
-
-
-def test_a_training_on_other_images_starts_without_the_momentum_of_the_own_ones(assemble):
-    client = ClientRuntime(assemble("fedavg", KEPT), CPU).client(0, 1)
-    client.optimizer_state["momentum"] = 1.0
-    assert client.training_on(client.train, "public").optimizer_state == {}
-    assert client.with_schedule(epochs=2).optimizer_state
-
-
-def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
-    kept, not_kept = (
-        run("fedavg", {**KEPT, "optimizer.keep": keep, "model.group": "cnn2"})
-        for keep in (True, False)
-    )
-    for ours, plain in zip(kept.results, not_kept.results, strict=True):
-        assert (ours.up, ours.down) == (plain.up, plain.down)
-    assert not same(kept.servers[-1]["model"], not_kept.servers[-1]["model"])
-    plain = federation(assemble("local", {"optimizer.momentum": 0.9}))
-    list(plain.rounds())
-    assert all(state.optimizer == {} for state in plain.executor.states.values())
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -286,7 +190,6 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         ("local", {"momentum": 0.9}, "Did you mean 'optimizer.momentum'?"),
         ("local", {"weight_decay": 0.1}, "Did you mean 'optimizer.weight_decay'?"),
         ("local", {"optimizer.nesterov": True}, "optimizer: nesterov=true needs momentum"),
-        ("local", {"optimizer.keep": True}, "optimizer: keep=true has no effect without momentum"),
         ("local", {"optimizer": {"name": "adam", "betas": [0.9, 1]}}, r"optimizer\.betas\.1"),
         ("local", {"lr_schedule": "steps"}, "lr_schedule: needs either milestones or every"),
         (
@@ -302,7 +205,6 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         ),
         ("scaffold", {"optimizer": "adam"}, "scaffold treats an update as a sum of gradients"),
         ("fednova", {"optimizer": "adamw"}, "fednova treats an update as a sum of gradients"),
-        ("fednova", {"optimizer": {"momentum": 0.9, "keep": True}}, "set optimizer.keep=false"),
         ("scaffold", {"clip_grad_norm": 1}, "but clip_grad_norm=1 scales"),
     ],
 )

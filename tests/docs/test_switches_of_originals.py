@@ -13,7 +13,6 @@ from fedray.shipped import names
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 SWITCHES = {
     "alignfed": "algorithm.softmax=batch",
-    "fedetf": "optimizer.keep=true",
     "fedgen": "algorithm.untrained=true",
     "fedgh": "algorithm.server_batch_size=100",
     "fedglcl": "algorithm.weights=uniform text.style=plain",
@@ -36,10 +35,9 @@ def test_a_page_names_switches_that_can_be_set(method):
     deviations = text.partition("\n## ")[0]
     experiment = "clip" if method in ("fedotp", "fedpgp", "promptfl", "promptfolio") else "digits"
     assignments = SWITCHES[method].split()
-    besides = ["optimizer.momentum=0.9"] if "optimizer.keep=true" in assignments else []
-    name = f"{method}_{experiment}"
+    name, besides = f"{method}_{experiment}", []
     if name not in names("experiments"):
-        name, besides = "fedavg_digits", [f"algorithm={method}", *besides]
+        name, besides = "fedavg_digits", [f"algorithm={method}"]
     resolved = resolve(name, [*besides, *assignments])
     found = flatten(resolved.reproducibility_key())
     for key, value in parse_assignments(assignments):

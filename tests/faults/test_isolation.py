@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, algorithms
 from fedray.runtime import devices
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
 from fedray.runtime.isolation import FLAGS, Isolation, generators
+from fedray.runtime.serial import SerialExecutor
 
-VICTIM, ROUND = 1, 1
-CHANGES = {"faults.on_client_error": "drop", "model.group": "cnn2"}
+VICTIM, ROUND = 1, 2
+CHANGES = {"model.group": "cnn2"}
 
 
 def edit(tensors: Any) -> None:
@@ -115,25 +117,33 @@ def _registered(monkeypatch):
     algorithms.add(Spoiling)
 
 
+def stepped(assembly: Assembly) -> tuple[list[Any], SerialExecutor]:
+    """Step all clients in three rounds; return the last uploads, and the executor."""
+    server, executor = assembly.server(CPU), SerialExecutor(assembly, CPU)
+    clients, method = range(assembly.plan.clients), assembly.algorithm
+    down = method.downlink(method.init_server(server), clients, server)
+    for round_ in (ROUND - 1, ROUND, ROUND + 1):
+        replies, _ = executor.run("step", "client_update", round_, down)
+        failed = [client for client, reply in replies.items() if reply.failure is not None]
+        assert failed == ([VICTIM] if round_ == ROUND else [])
+    return [replies[client].uplink for client in clients], executor
+
+
 @pytest.fixture(scope="module")
 def kept() -> list[Any]:
-    """The run whose step fails and spoils nothing."""
+    """The uploads and states after a step that fails and spoils nothing."""
     return []
 
 
 @pytest.mark.parametrize("spoiler", SPOILERS)
-def test_a_failed_step_changes_nothing_for_others(run, kept, spoiler):
-    (plain,) = kept or [run("spoiling", CHANGES)]
-    kept[:] = [plain]
-    spoilt = run("spoiling", {**CHANGES, "algorithm.spoiler": spoiler})
-    for one, other in zip(plain.results, spoilt.results, strict=True):
-        assert [event.client for event in other.events] == [event.client for event in one.events]
-        assert other.metrics == one.metrics
-    assert [event.client for event in spoilt.results[ROUND].events] == [VICTIM]
-    for one, other in zip(plain.servers, spoilt.servers, strict=True):
-        assert same(other["model"], one["model"])
-    for client, memory in plain.memories.items():
-        assert torch.equal(spoilt.memories[client]["seen"], memory["seen"])
+def test_a_failed_step_changes_nothing_for_later_ones(assemble, kept, spoiler):
+    """A worker of a pool also runs the steps after a resume, and those of other runs."""
+    kept[:] = kept or stepped(assemble("spoiling", CHANGES))
+    uploads, executor = stepped(assemble("spoiling", {**CHANGES, "algorithm.spoiler": spoiler}))
+    for client, (one, other) in enumerate(zip(kept[0], uploads, strict=True)):
+        assert same(one.weights, other.weights)
+        seen = (each.states.get(client).memory["seen"] for each in (kept[1], executor))
+        assert torch.equal(*seen)
 
 
 def draw() -> list[float]:

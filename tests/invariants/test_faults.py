@@ -138,26 +138,6 @@ def test_an_error_in_a_client_stops_the_run_and_names_it(small, tmp_path, faulty
     assert_names_its_traceback(stopped.value, tmp_path)
 
 
-def test_an_error_in_a_client_may_count_as_absence(small, tmp_path, faulty_methods, monkeypatch):
-    drop = "faults.on_client_error=drop"
-    serially(small.experiment("algorithm=broken", drop), tmp_path / "broken")
-    rounds = numbers(tmp_path / "broken")["rounds"]
-    assert [record["events"] for record in rounds] == [
-        [],
-        [],
-        [{"client": 1, "what": "failed: ArithmeticError: no such thing"}],
-        [],
-    ]
-    assert (
-        'raise ArithmeticError("no such thing")' in (tmp_path / "broken" / "error.txt").read_text()
-    )
-    present = [range(6), range(6), [0, 2, 3, 4, 5], range(6)]
-    monkeypatch.setattr(Federation, "_cohort", lambda self, round_: present[round_])
-    serially(small.experiment("algorithm=local"), tmp_path / "absent")
-    absent = numbers(tmp_path / "absent")["rounds"]
-    assert [record["metrics"] for record in rounds] == [record["metrics"] for record in absent]
-
-
 def test_an_error_in_a_client_s_test_is_named_too(small, tmp_path, faulty_methods):
     with pytest.raises(ClientError, match=r"^client 1, round 2, step evaluate: ArithmeticError"):
         serially(small.experiment("algorithm=broken_test", "rounds=2"), tmp_path)
@@ -175,16 +155,8 @@ def test_errors_on_workers_read_as_in_one_process(small, pool, tmp_path, faulty_
     assert str(refused.value) == "this.key=1 is too small; set this.key=2"
 
 
-@pytest.mark.ray
-def test_errors_on_workers_may_count_as_absence(small, pool, tmp_path, faulty_methods):
-    experiment = small.experiment("algorithm=broken", "faults.on_client_error=drop")
-    on_workers(experiment, tmp_path / "ray", pool, 2)
-    serially(experiment, tmp_path / "serial")
-    assert numbers(tmp_path / "ray") == numbers(tmp_path / "serial")
-
-
-def test_a_full_disk_is_no_absence(small, tmp_path, faulty_methods):
-    experiment = small.experiment("algorithm=full_disk", "faults.on_client_error=drop")
+def test_a_full_disk_is_no_error_of_a_client(small, tmp_path, faulty_methods):
+    experiment = small.experiment("algorithm=full_disk")
     with pytest.raises(RunFailed, match=r"^/scratch/file cannot be written .* --resume"):
         serially(experiment, tmp_path)
     assert [record["round"] for record in numbers(tmp_path)["rounds"]] == [0, 1]

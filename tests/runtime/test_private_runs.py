@@ -61,7 +61,6 @@ def epsilons(folder: RunFolder) -> list[float]:
         ),
         ({"algorithm": {"name": "fedproto"}}, r"fedproto does not .*; set privacy\.mode=local"),
         ({"wire.up_bits": 8}, r"wire\.up_bits=8 changes updates after clipping"),
-        ({"faults.on_client_error": "drop"}, r"faults\.on_client_error=drop lets a client's data"),
         ({"algorithm": {"name": "local"}}, r"covers uploads, but algorithm=local declares none"),
     ],
 )

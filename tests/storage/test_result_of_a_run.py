@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from rounds import rounds_in
 
 from fedray.algorithms.personalised.local import Local
 from fedray.core import LocalContext, Trained
@@ -82,34 +81,3 @@ def test_an_error_before_the_run_says_where(monkeypatch, capsys):
     assert __file__ in printed
     with pytest.raises(KeyError):
         main([*QUICK, *SERIAL, "--debug"])
-
-
-def test_tracebacks_of_survived_faults_outlive_the_one_that_stops_the_run(tmp_path, monkeypatch):
-    def survived(self, *_: object):
-        raise LookupError("survived")
-
-    monkeypatch.setattr(Local, "loss", survived)
-    monkeypatch.setattr(Local, "server_update", broken)
-    out = tmp_path / "out"
-    words = [*QUICK, "faults.on_client_error=drop", *SERIAL, "--out", str(out)]
-    assert main(words) == 1
-    text = RunFolder(out).error.read_text()
-    assert text.count("LookupError: survived") >= 3
-    assert text.count("server, round 1, step round: KeyError: 'a fault in the method'") == 1
-
-
-def test_what_a_survived_fault_leaves(tmp_path, monkeypatch):
-    loss = Local.loss
-
-    def sometimes(self, output, batch, local: LocalContext):
-        return broken() if local.client.id == 1 else loss(self, output, batch, local)
-
-    monkeypatch.setattr(Local, "loss", sometimes)
-    out = tmp_path / "out"
-    words = [*QUICK, "faults.on_client_error=drop", *SERIAL, "--out", str(out)]
-    assert main(words) == 0
-    text = RunFolder(out).error.read_text()
-    assert text.count("client 1, round") == 2
-    assert "in broken" in text
-    events = rounds_in(out)[1]["events"]
-    assert events == [{"client": 1, "what": "failed: KeyError: 'a fault in the method'"}]

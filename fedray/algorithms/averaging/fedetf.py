@@ -17,8 +17,7 @@ longer an ETF afterwards) and training the head, both on the plain cross-entropy
 
 Deviations:
     - Every round begins with a new optimiser. The official code keeps each client's momentum for
-      the whole run (`optimizer.keep=true`). This changed weights by 0.039 and accuracies by 8.7
-      points.
+      the whole run, which changed weights by 0.039 and accuracies by 8.7 points.
     - Normalisation layers keep their running statistics while simplex and head are fine-tuned, as
       in all fine-tuning here; the official code updates them.
 

@@ -20,9 +20,9 @@ Deviations:
       images.
     - The public images of a round are drawn uniformly; the authors' code draws the same share of
       every class.
-    - One optimiser, the experiment's, serves all trainings; the authors' code has Adam with rate
-      0.001, and with separate moments for public scores and private labels. `optimizer.keep=true`
-      keeps one set of moments.
+    - One optimiser, the experiment's, serves all trainings and starts anew in each; the authors'
+      code has Adam with rate 0.001, and keeps separate moments for public scores and private
+      labels.
     - The loss of the digestion is the authors' code's by default; the paper's text was not at hand
       to verify that it states none.
 
