@@ -203,7 +203,12 @@ class Payload:
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        return type(self), *(form_of(getattr(self, field.name)) for field in self.declared())
+        return type(self), *[form_of(getattr(self, field.name)) for field in self.declared()]
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return all plain numbers."""
+        fields = (field.name for field in self.declared() if field.form in (int, float))
+        return tuple(getattr(self, name) for name in fields)
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
@@ -287,13 +292,13 @@ class Payload:
 
 
 def form_of(value: Any) -> object:
-    """Return dtype and shape of a tensor, by name for those of a mapping; None for a number."""
+    """Return dtypes and shapes of a value, equal for alike values; None for a number."""
     if isinstance(value, Flat):
         return value.layout
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     if is_tree(value):
-        return tuple((name, form_of(inner)) for name, inner in value.items())
+        return tuple([(name, form_of(inner)) for name, inner in value.items()])
     return None
 
 

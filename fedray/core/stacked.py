@@ -1,10 +1,11 @@
 """Stacked clients: local training of several clients as one batched model (`stacked: N`).
 
-A `Stack` holds the models of up to N clients of one architecture. All tensors of one name are rows
-of one tensor. A client's step therefore begins and finishes on a model of its own, while all models
-are trained together: `torch.vmap` over the method's loss, and the experiment's optimiser on the
-stacked parameters. Each client draws the same batches as when trained separately. Clients with
-batches of equal size compute them together; clients without such a batch wait.
+The weights of up to N clients of one architecture are the rows of one matrix. A client's step
+begins and finishes on its architecture's model, from which its row is taken and to which it
+returns; in between, all rows are trained together: `torch.vmap` over the method's loss, and the
+experiment's optimiser on the stacked parameters. Each client draws the same batches as when trained
+separately. Clients with batches of equal size compute them together; clients without such a batch
+wait.
 
 Rounding depends on which clients are computed together. `stacks_of` therefore divides the clients
 of an exchange by their sorted ids and N alone.
@@ -12,11 +13,11 @@ of an exchange by their sorted ids and N alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, groupby
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import Batch, Client, Samples, Skeleton
+from fedray.core.client import Batch, Client, Samples
+from fedray.core.flat import Flat
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.payload import Payload
 from fedray.core.sums import halves, stack_trees
@@ -42,15 +44,10 @@ from fedray.core.training import (
 )
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
-from fedray.models import Classifier, frozen_parameters, saved_buffers
+from fedray.models import Classifier, frozen_parameters
 from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
-
-Form: TypeAlias = tuple[Any, ...]
-"""The structure of a value without the numbers in its tensors; clients with equal forms can be
-computed together."""
-
 
 def stacks_of(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
     """Divide clients into the largest subtrees of `core.sums` with at most `limit` clients.
@@ -80,59 +77,15 @@ def refusal(method: type[Algorithm]) -> str:
     return "its loss depends on values (control flow, shapes), or has not been compared"
 
 
-class Stack:
-    """N models of one architecture, whose tensors of one name are the rows of one tensor.
-
-    Attributes:
-        template: an additional model, for which `functional_call` substitutes tensors.
-        learnable: names of the parameters that the models do not freeze.
-        is_tied: whether a parameter has two names.
-        tensors: parameters and buffers [N, ...] by name.
-        skeletons: the model of each row.
-    """
-
-    def __init__(self, make: Callable[[], Classifier], count: int) -> None:
-        """Stack `count` models from `make`."""
-        self.template = make()
-        parameters = {name for name, _ in self.template.named_parameters()}
-        self.learnable = frozenset(parameters - frozen_parameters(self.template))
-        with_ties = [*self.template.named_parameters(remove_duplicate=False)]
-        self.is_tied = len(with_ties) > len(parameters)
-        models = [make() for _ in range(count)]
-        named = [dict((*m.named_parameters(), *saved_buffers(m).items())) for m in models]
-        self.tensors = {
-            name: torch.stack([tensors[name].detach() for tensors in named]) for name in named[0]
-        }
-        for row, tensors in enumerate(named):
-            for name, tensor in tensors.items():
-                tensor.data = self.tensors[name][row]
-        self.skeletons = [Skeleton(model) for model in models]
-
-
-def form_of(value: Payload | StateTree | None) -> Form:
-    """Return the form of a payload or of a tree of tensors."""
-    if value is None:
-        return ()
-    fields = vars(value) if isinstance(value, Payload) else value
-    form: list[Any] = [type(value)]
-    for name, part in fields.items():
-        if is_tree(part):
-            form.append((name, form_of(part)))
-        else:
-            is_tensor = isinstance(part, Tensor)
-            form.append((name, part.dtype, part.shape) if is_tensor else (name, repr(part)))
-    return tuple(form)
-
-
 def train_stacked(
-    method: LocalTraining, stack: Stack, first: int, contexts: Sequence[LocalContext]
+    method: LocalTraining, model: Classifier, rows: Flat, contexts: Sequence[LocalContext]
 ) -> tuple[list[Trained | FloatingPointError], list[int], int]:
-    """Train clients in consecutive rows of a stack, in place, as `LocalTraining.train` does.
+    """Train clients together, in place, as `LocalTraining.train` does.
 
     Args:
         method: the method.
-        stack: the stack with the clients' models.
-        first: the row of the first client.
+        model: a model of the clients' architecture, whose tensors are replaced by those of `rows`.
+        rows: the clients' weights, a row each.
         contexts: the clients, in descending order of their numbers of images; all of one form.
 
     Returns:
@@ -142,8 +95,8 @@ def train_stacked(
     attention: AbstractContextManager[object] = nullcontext()
     if contexts[0].client.device.type == "cpu":  # the faster CPU kernels do not batch clients
         attention = sdpa_kernel(SDPBackend.MATH)
-    with only_trainable(stack.template, contexts[0].trainable), attention, counted() as tally:
-        training = _StackedTraining(method, stack, first, contexts)
+    with only_trainable(model, contexts[0].trainable), attention, counted() as tally:
+        training = _StackedTraining(method, model, rows, contexts)
         training.run(tally)
     return training.results(), training.images, training.parameters
 
@@ -189,7 +142,7 @@ def stretches(keys: Iterable[int]) -> Iterator[tuple[int, int, int]]:
 
 
 class _StackedTraining:
-    """The local training of clients in consecutive rows of a stack.
+    """The local training of clients whose weights are the rows of a matrix.
 
     Attributes:
         steps: number of steps of each client.
@@ -198,7 +151,7 @@ class _StackedTraining:
     """
 
     def __init__(
-        self, method: LocalTraining, stack: Stack, first: int, contexts: Sequence[LocalContext]
+        self, method: LocalTraining, model: Classifier, rows: Flat, contexts: Sequence[LocalContext]
     ) -> None:
         one, count = contexts[0], len(contexts)
         self.steps, self.images, self.parameters = [0] * count, [0] * count, 0
@@ -208,8 +161,9 @@ class _StackedTraining:
         self._samples = Samples.joined([context.client.train for context in contexts])
         self._stored, self._labels = self._samples.tensors(self._device)
         self._views = [augmentation_draws(context.client) for context in contexts]
-        rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
-        learning = stack.learnable
+        self._rows = rows
+        names = {name for name, _ in model.named_parameters()}
+        learning = frozenset(names - frozen_parameters(model))
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
         self._extra = stack_trees([context.extra for context in contexts])
@@ -225,7 +179,7 @@ class _StackedTraining:
         self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
         self._batches, self._runs = self._draw_batches()
         self._losses: list[tuple[Stretch, Tensor]] = []
-        self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
+        self._loss = torch.vmap(_Loss(method, model, one, self._samples), randomness="error")
 
     def _class_counts(self, classes: int) -> Tensor:
         """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
@@ -329,8 +283,9 @@ class _StackedTraining:
         for name, tensor in context.extra.items():
             tensor.copy_(self._extra[name][row])
         context.client.train_losses.append(means[-1])
-        tensors = {**context.client.weights(context.model), **context.extra}
-        return Trained(tensors, self.steps[row], means)
+        trained = [vector[row] for vector in self._rows.vectors]
+        tensors = Flat(self._rows.layout, trained)
+        return Trained({**tensors, **context.extra} if context.extra else tensors, self.steps[row], means)
 
     def _part(self, start: int, stop: int) -> _Part:
         """Return the rows of the clients [start, stop) and their optimiser."""
@@ -384,11 +339,12 @@ class _Loss:
     """The loss of one client's batch as a function of all tensors that differ between clients."""
 
     def __init__(
-        self, method: LocalTraining, stack: Stack, one: LocalContext, samples: Samples
+        self, method: LocalTraining, model: Classifier, one: LocalContext, samples: Samples
     ) -> None:
-        self._objective, self._samples, self._one = _Objective(method, stack.template), samples, one
+        self._objective, self._samples, self._one = _Objective(method, model), samples, one
         self._client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
-        self._is_tied = stack.is_tied
+        named = model.named_parameters(remove_duplicate=False)
+        self._is_tied = len([*named]) > len(one.client.skeleton.parameters)
 
     def __call__(
         self,

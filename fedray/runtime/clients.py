@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from fedray import core
+from fedray.core.payload import form_of
+from fedray.core.stacked import train_stacked
 from fedray.counts import Tally, counted
 from fedray.data.federated import IndexedSet
 from fedray.errors import (
@@ -25,6 +27,7 @@ from fedray.errors import (
     NotFinite,
     UserError,
     definition_line,
+    one_line,
     plugin_line,
 )
 from fedray.evaluation.testing import TESTS
@@ -41,6 +44,7 @@ from fedray.runtime.isolation import Isolation, ReadOnly, generators
 from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
+from fedray.runtime.shares import STACKED_STEP, is_stacked
 from fedray.storage.files import is_full
 from fedray.storage.run import Traffic, Work
 from fedray.trees import is_tree, make_contiguous, map_together, moved_to
@@ -74,6 +78,32 @@ class Stepped(NamedTuple):
     upload: core.Payload | None
     state: core.ClientState
     reply: Reply
+
+
+class Begun(NamedTuple):
+    """A stacked client's step between its begin and its end.
+
+    Attributes:
+        call: the call.
+        given: what the step reads.
+        local: the client after the step has begun.
+        weights: the weights with which its training begins.
+        work: its work so far.
+    """
+
+    call: core.Call
+    given: Given
+    local: core.LocalContext
+    weights: core.Flat
+    work: Work
+
+    def form(self) -> tuple[object, ...]:
+        """Return a key that is equal for clients that can be trained together."""
+        local, down = self.local, self.local.down
+        trainable = None if local.trainable is None else frozenset(local.trainable)
+        sent = () if down is None else (down.form(), down.numbers())
+        parts = map(form_of, (local.state.memory, local.extra))
+        return self.call.client.architecture, trainable, sent, *parts
 
 
 class ClientRuntime:
@@ -118,9 +148,12 @@ class ClientRuntime:
             OSError: if the disk is full.
         """
         stepped: list[Stepped] = []
+        together = is_stacked(self.assembly, name)
         with self._isolation.group(), counted() as tally:
             try:
-                for step in self._steps(name, round_, members, tally):
+                for step in (self._stacked if together else self._steps)(
+                    name, round_, members, tally
+                ):
                     stepped.append(step)
             except Exception:
                 self._passed(stepped)  # an earlier client's upload may be wrong, too
@@ -147,7 +180,111 @@ class ClientRuntime:
                 given = self._given(context, state, down)
                 tally.take()
                 upload, next_state = method_step(context, given.state, given.down)
-                yield self._stepped(call, upload, next_state, given, tally.take(), start)
+                yield self._stepped(call, upload, next_state, given, Work(*tally.take()), start)
+
+    def _stacked(
+        self, name: str, round_: int, members: Sequence[Member], tally: Tally
+    ) -> Iterator[Stepped]:
+        """Begin the clients' steps one by one, train all together, and finish one by one."""
+        method, clients = self.assembly.algorithm, [member.client for member in members]
+        assert isinstance(method, core.LocalTraining)
+        start, streams = time.perf_counter(), self.assembly.streams
+        _ = self._training_samples  # build it now: building data or models may draw random numbers
+        self._isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
+        with of_clients(*clients), self._refuse_draws():
+            begun = [self._begin(round_, member, tally) for member in members]
+            trained: dict[int, tuple[Begun, core.Trained | Exception, Work]] = {}
+            for alike in self._alike(begun):
+                trained |= self._train_together(alike)
+            seconds = (time.perf_counter() - start) / len(members)
+            for client in clients:
+                yield self._finish(*trained[client], tally, seconds)
+
+    def _begin(self, round_: int, member: Member, tally: Tally) -> Begun:
+        """Begin a client's step, and take its weights from the model."""
+        client, state, down = member
+        with self._blamed(STACKED_STEP, round_, client), of_clients(client):
+            context = self.client(client, round_)
+            given = self._given(context, state, down)
+            method = self.assembly.algorithm
+            tally.take()
+            local = method.begin(context, given.state, given.down)
+            weights = context.skeleton.tensors.clone()
+            call = core.Call(method, STACKED_STEP, context, down)
+            return Begun(call, given, local, weights, Work(*tally.take()))
+
+    def _alike(self, begun: Sequence[Begun]) -> Iterator[list[Begun]]:
+        """Yield clients that can be trained together, those with the most images first."""
+        alike: dict[object, list[Begun]] = {}
+        for one in begun:
+            alike.setdefault(one.form(), []).append(one)
+        for clients in alike.values():
+            yield sorted(clients, key=lambda one: -len(one.local.client.train))
+
+    def _train_together(
+        self, begun: Sequence[Begun]
+    ) -> dict[int, tuple[Begun, core.Trained | Exception, Work]]:
+        """Train clients of one form together; return what each begun step has trained."""
+        method, context = self.assembly.algorithm, begun[0].call.client
+        assert isinstance(method, core.LocalTraining)
+        vectors = zip(*(one.weights.vectors for one in begun), strict=True)
+        rows = core.Flat(begun[0].weights.layout, [*map(torch.stack, vectors)])
+        locals_ = [one.local for one in begun]
+        try:
+            trained, images, parameters = train_stacked(
+                method, context.skeleton.model, rows, locals_
+            )
+        except UserError:
+            raise
+        except Exception as error:  # shared by all clients, whose operations are the same
+            if "vmap" in str(error) or "atching rule" in str(error):
+                raise UserError(
+                    f"{method.name} with {context.architecture} cannot be stacked: "
+                    f"{one_line(error)}; set stacked=1"
+                ) from error
+            return {one.call.client.id: (one, error, one.work) for one in begun}
+        return {
+            one.call.client.id: (
+                one,
+                result,
+                one.work.then(Work(result.steps, count, parameters))
+                if isinstance(result, core.Trained)
+                else one.work,
+            )
+            for one, result, count in zip(begun, trained, images, strict=True)
+        }
+
+    def _finish(
+        self,
+        begun: Begun,
+        trained: core.Trained | Exception,
+        work: Work,
+        tally: Tally,
+        seconds: float,
+    ) -> Stepped:
+        """Finish a client's step on its architecture's model, which gets its trained weights."""
+        method, context = self.assembly.algorithm, begun.call.client
+        assert isinstance(method, core.LocalTraining)
+        with self._blamed(STACKED_STEP, context.round, context.id), of_clients(context.id):
+            if isinstance(trained, Exception):
+                raise trained
+            context.skeleton.tensors.copy_(trained.tensors)
+            tally.take()
+            upload, state = method.finish(begun.local, trained)
+            work = work.then(Work(*tally.take()))
+            stepped = self._stepped(begun.call, upload, state, begun.given, work, 0.0)
+            return stepped._replace(reply=replace(stepped.reply, seconds=seconds))
+
+    @contextmanager
+    def _refuse_draws(self) -> Iterator[None]:
+        """Refuse draws from the global generators, which the clients of a stack would share."""
+        before = generators(self.device)
+        yield
+        if generators(self.device) != before:
+            raise UserError(
+                f"{self.assembly.algorithm.name} draws from the global random generators, so its "
+                "clients cannot be stacked; set stacked=1"
+            )
 
     def _given(
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
@@ -161,7 +298,7 @@ class ClientRuntime:
         upload: Any,
         next_state: Any,
         given: Given,
-        work: tuple[int, int, int],
+        work: Work,
         start: float,
     ) -> Stepped:
         """Check what a step returned, except its upload's values, and take it out of the model."""
@@ -181,7 +318,7 @@ class ClientRuntime:
             train_loss=context.train_losses[-1] if context.train_losses else None,
             reports=context.reports,
             seconds=time.perf_counter() - start,
-            work=Work(*work),
+            work=work,
             device_bytes=peak_device_memory(self.device),
         )
         return Stepped(call, upload, given.kept(next_state, apart), reply)

@@ -39,7 +39,6 @@ from fedray.runtime.shares import (
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore, state_size
 from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
 
@@ -383,7 +382,7 @@ class Worker:
         if runtime is None:
             assembly = Assembly(unpack_experiment(experiment))
             assembly.check_files(files)
-            runtime = client_runtime(assembly, self._device)
+            runtime = ClientRuntime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]

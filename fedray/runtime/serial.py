@@ -8,10 +8,9 @@ from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Sums, Total
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import Member
+from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.memory import keep_freed_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
-from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore
 
 CLUSTER_KEYS = (
@@ -38,7 +37,7 @@ class SerialExecutor:
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._assembly = assembly
-        self._runtime = client_runtime(assembly, device)
+        self._runtime = ClientRuntime(assembly, device)
         self.states = StateStore()
 
     def run(

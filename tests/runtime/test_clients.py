@@ -19,7 +19,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.core import ClientState, Payload, Sums, total_of, weighed
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime, Member
-from fedray.runtime.stacked import client_runtime
 
 CPU = torch.device("cpu")
 
@@ -189,7 +188,7 @@ def test_a_step_that_replaces_a_tensor_of_the_model_fails(assemble, monkeypatch,
         return local
 
     monkeypatch.setattr(type(made.algorithm), "begin", begun)
-    runtime, server = client_runtime(made, CPU), made.server(CPU)
+    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
     down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
     members = [Member(client, None, down[client]) for client in range(2)]
     for step in runtime.steps("client_update", 1, members):
@@ -428,7 +427,7 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
     for init in (made.algorithm.init_client, first):
         made.algorithm.init_client = init
         members = [Member(client, None, down[client]) for client in range(2)]
-        steps = client_runtime(made, CPU).steps("client_update", 1, members)
+        steps = ClientRuntime(made, CPU).steps("client_update", 1, members)
         work.append([step.reply.work for step in steps])
     assert work[0] == work[1]
 
