@@ -10,11 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
+
+
+class Counts(NamedTuple):
+    """Numbers of optimiser steps, images read, and trained parameters of a client."""
+
+    steps: int = 0
+    images: int = 0
+    parameters: int = 0
+
+    def then(self, later: Counts) -> Counts:
+        """Return the counts of two steps of one client, which may train the same parameters."""
+        most = max(self.parameters, later.parameters)
+        return Counts(self.steps + later.steps, self.images + later.images, most)
 
 
 @dataclass(eq=False)
@@ -31,9 +45,9 @@ class Tally:
     images: int = 0
     trained: dict[int, Tensor] = field(default_factory=dict)
 
-    def take(self) -> tuple[int, int, int]:
-        """Return steps, images and trained parameters, and begin again from zero."""
-        taken = self.steps, self.images, self.parameters
+    def take(self) -> Counts:
+        """Return the counts, and begin again from zero."""
+        taken = Counts(self.steps, self.images, self.parameters)
         self.steps = self.images = 0
         self.trained = {}
         return taken
@@ -41,7 +55,7 @@ class Tally:
     @property
     def parameters(self) -> int:
         """The number of trained parameters."""
-        return sum([tensor.numel() for tensor in self.trained.values()])
+        return sum(map(torch.numel, self.trained.values()))
 
 
 _open: Tally | None = None
@@ -81,6 +95,5 @@ def note_step(optimizer: Optimizer, *_: Any) -> None:
         return
     _open.steps += 1
     for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                _open.trained[id(parameter)] = parameter
+        learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+        _open.trained.update(zip(map(id, learning), learning, strict=True))

@@ -25,7 +25,7 @@ from fedray.core import (
     is_tested_together,
 )
 from fedray.core.privacy import has_covered
-from fedray.counts import counted
+from fedray.counts import Counts, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
@@ -50,7 +50,7 @@ WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
 
-NO_TRAFFIC, NO_WORK = Traffic(), Work()
+NO_TRAFFIC, NO_WORK = Traffic(), Counts()
 """Shared defaults, because constructing a record validates its fields."""
 
 
@@ -77,7 +77,7 @@ class Reply:
     failure: Failure | None = None
     seconds: float = 0.0
     scores: Sequence[Score] = ()
-    work: Work = NO_WORK
+    work: Counts = NO_WORK
     device_bytes: int = 0
 
 
@@ -227,7 +227,7 @@ class Federation:
                 else:
                     state = self.algorithm.give(self.snapshot.server, exchange)
                     state = self.algorithm.round(state, exchange)
-            exchange.server_work = Work(tally.steps, tally.images, tally.parameters)
+            exchange.server_work = Work(*tally.take())
             record, snapshot = self._finish(exchange, state, started)
         except (UserError, RunFailed, ClientError):
             raise
@@ -404,7 +404,7 @@ class RoundExchange(Exchange):
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
         self.seconds: dict[int, float] = {}
-        self.work: dict[int, Work] = {}
+        self.work: dict[int, Counts] = {}
         self.server_work = Work()
         self._noised: dict[str, set[int]] = {}
         self._federation = federation
@@ -489,7 +489,8 @@ class RoundExchange(Exchange):
             self._federation.device_bytes = max(self._federation.device_bytes, reply.device_bytes)
             self._federation.scores.forget(client)
             self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
-            self.work[client] = self.work.get(client, Work()).then(reply.work)
+            before = self.work.get(client)
+            self.work[client] = before.then(reply.work) if before else reply.work
             sizes.append(reply.traffic)
             self.reports.append(reply.reports)
             if reply.train_loss is not None:

@@ -68,7 +68,7 @@ def client_weights(uploads: core.Uplinks, how: Weights) -> dict[int, float]:
 
 def weighted_mean(
     weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
-) -> core.Tensors:
+) -> Mapping[str, Tensor]:
     """Return w = sum_k p_k w_k for every tensor; integer counters take the maximum.
 
     Args:

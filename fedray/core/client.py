@@ -110,9 +110,10 @@ class Samples:
 
     def __post_init__(self) -> None:
         """Make the arrays read-only, because all clients share them."""
-        for name in ("_stored", "_all_labels", "index"):
-            if getattr(self, name).flags.writeable:
-                object.__setattr__(self, name, read_only(getattr(self, name)))
+        arrays = (("_stored", self._stored), ("_all_labels", self._all_labels))
+        for name, array in (*arrays, ("index", self.index)):
+            if array.flags.writeable:
+                object.__setattr__(self, name, read_only(array))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -141,8 +142,8 @@ class Samples:
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""
-        stored = torch.from_numpy(self._stored[self.index])
-        return stored.to(device), self.labels.to(device)
+        stored, labels = torch.from_numpy(self._stored[self.index]), self.labels
+        return (stored, labels) if device.type == "cpu" else (stored.to(device), labels.to(device))
 
     @property
     def is_labelled(self) -> bool:
@@ -242,7 +243,10 @@ class Skeleton:
     def _check(self, weights: Mapping[str, Tensor]) -> None:
         placed = self.tensors
         if placed.keys() != weights.keys():
-            unknown, missing = sorted(weights.keys() - placed.keys()), placed.keys() - weights.keys()
+            unknown, missing = (
+                sorted(weights.keys() - placed.keys()),
+                placed.keys() - weights.keys(),
+            )
             wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
             known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
             raise ValueError(f"{wrong}; its tensors are {known}")

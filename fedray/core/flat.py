@@ -141,12 +141,11 @@ class Flat(Mapping[str, Tensor]):
         """Return a copy."""
         return self.map(torch.clone)
 
-    @torch.no_grad()
     def copy_(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite all tensors with those of the same names, which have their shapes."""
         if isinstance(tensors, Flat) and tensors.layout is self.layout:
             for vector, other in zip(self.vectors, tensors.vectors, strict=True):
                 vector.copy_(other)
         elif self.layout.places:
-            names = self.layout.places
-            torch._foreach_copy_([*self.values()], [tensors[name] for name in names])
+            values = [tensors[name].detach() for name in self.layout.places]
+            torch._foreach_copy_([*self.values()], values)

@@ -133,12 +133,11 @@ class PlainSGD(TorchSGD):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step."""
         note_step(self)
-        with torch.no_grad():
-            for group in self.param_groups:
-                learning = [p for p in group["params"] if p.grad is not None]
-                gradients = [p.grad for p in learning]
-                if learning:
-                    torch._foreach_add_(learning, gradients, alpha=-group["lr"])
+        for group in self.param_groups:
+            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if learning:
+                values, gradients = [p.data for p in learning], [p.grad for p in learning]
+                torch._foreach_add_(values, gradients, alpha=-group["lr"])
 
     step.hooked = True  # type: ignore[attr-defined]  # torch does not wrap a step with this mark
 

@@ -201,18 +201,26 @@ class Payload:
 
         return type(self)(**{f.name: mapped(f, getattr(self, f.name)) for f in self.declared()})
 
+    @classmethod
+    @cache
+    def names(cls) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the fields with tensors, and of those that are plain numbers."""
+        numbers = tuple(field.name for field in cls.declared() if field.form in (int, float))
+        return tuple(f.name for f in cls.declared() if f.name not in numbers), numbers
+
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        return type(self), *[form_of(getattr(self, field.name)) for field in self.declared()]
+        values = vars(self)
+        return type(self), *[form_of(values[name]) for name in self.names()[0]]
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
-        fields = (field.name for field in self.declared() if field.form in (int, float))
-        return tuple(getattr(self, name) for name in fields)
+        return tuple(getattr(self, name) for name in self.names()[1])
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        return [b for field in self.declared() for b in blocks_of(getattr(self, field.name))]
+        values = vars(self)
+        return [block for name in self.names()[0] for block in blocks_of(values[name])]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.
@@ -220,8 +228,9 @@ class Payload:
         Args:
             function: copies a tensor, to another device, say; it gets whole vectors (`Flat`).
         """
-        fields = {f.name: map_blocks(function, getattr(self, f.name)) for f in self.declared()}
-        return type(self)(**fields)
+        values, (tensors, numbers) = vars(self), self.names()
+        fields = {name: map_blocks(function, values[name]) for name in tensors}
+        return type(self)(**fields, **{name: values[name] for name in numbers})
 
     # --- checks ----------------------------------------------------------------------------------
 

@@ -99,7 +99,9 @@ class Privacy:
         Raises:
             ValueError: if the uploads do not have the same names and shapes.
         """
-        if self.mode == "local" or not any(has_covered(upload, self.statistics) for upload in uploads.values()):
+        if self.mode == "local" or not any(
+            has_covered(upload, self.statistics) for upload in uploads.values()
+        ):
             return uploads
         mean = self.noisy_mean(total_of(terms_of, uploads), round_=round_, step=step)
         return dict.fromkeys(uploads, mean)

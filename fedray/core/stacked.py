@@ -49,6 +49,7 @@ from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
 
+
 def stacks_of(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
     """Divide clients into the largest subtrees of `core.sums` with at most `limit` clients.
 
@@ -285,7 +286,9 @@ class _StackedTraining:
         context.client.train_losses.append(means[-1])
         trained = [vector[row] for vector in self._rows.vectors]
         tensors = Flat(self._rows.layout, trained)
-        return Trained({**tensors, **context.extra} if context.extra else tensors, self.steps[row], means)
+        return Trained(
+            {**tensors, **context.extra} if context.extra else tensors, self.steps[row], means
+        )
 
     def _part(self, start: int, stop: int) -> _Part:
         """Return the rows of the clients [start, stop) and their optimiser."""

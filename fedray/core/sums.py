@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat
+from fedray.core.flat import Flat, Layout
 from fedray.core.payload import Payload
 from fedray.trees import StateTree, Tensors, is_tree, leaves, map_tensors
 
@@ -223,25 +223,27 @@ def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
     }
 
 
-def weighed_rows(tensors: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
+def weighed_rows(
+    tensors: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
+) -> Mapping[str, Tensor]:
     """Return `weighed` of several clients, whose tensors are rows of the result."""
     factors = torch.tensor(weights, dtype=torch.double)
-    first = tensors[0]
-    if isinstance(first, Flat) and all(isinstance(t, Flat) and t.layout is first.layout for t in tensors):
-        vectors = [torch.stack(rows) for rows in zip(*(t.vectors for t in tensors), strict=True)]
-        column = factors.unsqueeze(1)
-        return Flat(first.layout, vectors).map(lambda rows: rows.double().mul_(column) if rows.is_floating_point() else rows)
-    return {
-        name: rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
-        if rows.is_floating_point()
-        else rows
-        for name, rows in stack_trees(tensors).items()
-    }
+
+    def weigh(rows: Tensor) -> Tensor:
+        if not rows.is_floating_point():
+            return rows
+        return rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
+
+    flat = [t for t in tensors if isinstance(t, Flat) and t.layout is _layout_of(tensors[0])]
+    if len(flat) < len(tensors):
+        return map_tensors(weigh, stack_trees(tensors))
+    vectors = zip(*(one.vectors for one in flat), strict=True)
+    return Flat(flat[0].layout, [weigh(torch.stack(rows)) for rows in vectors])
 
 
 def mean_of(
     sums: Mapping[str, Tensor], weight: float | Tensor, like: Mapping[str, Tensor]
-) -> Tensors:
+) -> Mapping[str, Tensor]:
     """Return the mean, sums of `weighed` tensors divided by the sum of weights.
 
     Args:
@@ -249,17 +251,18 @@ def mean_of(
         weight: sum_k p_k.
         like: tensors that determine the order and the dtypes of the result.
     """
+
+    def mean(total: Tensor, tensor: Tensor) -> Tensor:
+        return (total / weight).to(tensor.dtype) if tensor.is_floating_point() else total
+
     if isinstance(sums, Flat) and isinstance(like, Flat) and sums.layout is like.layout:
-        mean = [
-            (total / weight).to(vector.dtype) if vector.is_floating_point() else total
-            for total, vector in zip(sums.vectors, like.vectors, strict=True)
-        ]
-        return Flat(like.layout, mean)
-    return {
-        name: (sums[name] / weight).to(tensor.dtype) if tensor.is_floating_point() else sums[name]
-        for name, tensor in like.items()
-        if name in sums
-    }
+        pairs = zip(sums.vectors, like.vectors, strict=True)
+        return Flat(like.layout, [mean(*pair) for pair in pairs])
+    return {name: mean(sums[name], tensor) for name, tensor in like.items() if name in sums}
+
+
+def _layout_of(tensors: Mapping[str, Tensor]) -> Layout | None:
+    return tensors.layout if isinstance(tensors, Flat) else None
 
 
 def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:

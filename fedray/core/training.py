@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -109,7 +110,8 @@ def fit(
     sizes = batch_sizes(len(client.train), config)
     optimizer, clip = _optimizer(local), config.clip_grad_norm
     learning = [p for group in optimizer.param_groups for p in group["params"]]
-    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
+    extra = _with_gradients(local.extra) if local.extra else nullcontext()
+    with only_trainable(local.model, local.trainable), extra:
         for epoch, batch in _batches(client, sizes):
             if decay is not None:
                 _set_lr(optimizer, config.lr * decay(steps / (config.epochs * len(sizes))))
@@ -125,7 +127,7 @@ def fit(
                 optimizer.step()
             if after_batch is not None:
                 after_batch()
-            weight = len(batch.positions) / sizes[0]  # the last batch has fewer images, or one more
+            weight = batch.positions.shape[0] / sizes[0]  # the last batch has fewer images, or one more
             totals[epoch] += value.detach() * weight
             weights[epoch] += weight
             steps += 1
@@ -157,7 +159,7 @@ def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]
     stored, labels = samples.tensors(client.device)
     order, views = batch_order(client), augmentation_draws(client)
     for epoch in range(config.epochs):
-        for index in batch_indices(len(labels), sizes, config, order, client.device):
+        for index in batch_indices(len(samples), sizes, config, order, client.device):
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
@@ -224,7 +226,8 @@ def batch_indices(
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
     if device.type != "cpu":
         order = order.to(device)
-    return order[: sum(sizes)].split(sizes)
+    ends = accumulate(sizes)
+    return [order[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
@@ -258,10 +261,9 @@ def only_trainable(
     Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
     parameter stay in evaluation mode.
     """
-    modules = model, *modules_of(model)
-    if not all([module.training for module in modules]):  # `train` takes longer
-        model.train()
-    frozen = frozen_parameters(model)
+    modules, frozen = modules_of(model), frozen_parameters(model)
+    if not (model.training and all([module.training for module in modules])):  # noqa: C419
+        model.train()  # takes longer than to look
     return nullcontext() if trainable is None and not frozen else _only(model, trainable, frozen)
 
 

@@ -29,7 +29,7 @@ class _Values:
         return cls(stored)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.values.shape[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,5 +75,5 @@ def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
         accepted = " or ".join(kind.__name__ for kind in kinds)
         actual: Any = type(x)
         raise TypeError(f"this model reads {accepted}, found {actual.__name__}")
-    note_images(len(x))
+    note_images(x.values.shape[0])  # faster than `len`, which runs Python
     return x.values

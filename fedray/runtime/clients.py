@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.payload import form_of
+from fedray.core.payload import form_of, map_blocks
 from fedray.core.stacked import train_stacked
-from fedray.counts import Tally, counted
+from fedray.counts import Counts, Tally, counted
 from fedray.data.federated import IndexedSet
 from fedray.errors import (
     ClientError,
@@ -46,8 +46,12 @@ from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP, is_stacked
 from fedray.storage.files import is_full
-from fedray.storage.run import Traffic, Work
-from fedray.trees import is_tree, make_contiguous, map_together, moved_to
+from fedray.storage.run import Traffic
+from fedray.trees import make_contiguous, map_together, moved_to
+
+
+Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
+"""A download on the device, and its guard."""
 
 
 class Member(NamedTuple):
@@ -70,14 +74,16 @@ class Stepped(NamedTuple):
     Attributes:
         call: the call.
         upload: the upload.
-        state: the next state.
-        reply: the reply without the upload.
+        state: the next state; None if the client has none and needs none.
+        work: its work.
+        seconds: its wall time.
     """
 
     call: core.Call
     upload: core.Payload | None
-    state: core.ClientState
-    reply: Reply
+    state: core.ClientState | None
+    work: Counts
+    seconds: float
 
 
 class Begun(NamedTuple):
@@ -95,7 +101,7 @@ class Begun(NamedTuple):
     given: Given
     local: core.LocalContext
     weights: core.Flat
-    work: Work
+    work: Counts
 
     def form(self) -> tuple[object, ...]:
         """Return a key that is equal for clients that can be trained together."""
@@ -117,8 +123,9 @@ class ClientRuntime:
         self.device = device
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
+        self._empty: dict[int, core.ClientState] = {}  # first states without tensors
         self._settings = (-1, assembly.setting)
-        self._placed: tuple[Callable[[], object], core.Payload | None] = (lambda: None, None)
+        self._sent: tuple[Callable[[], object], Sent] = (lambda: None, (None, ()))
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
         if assembly.algorithm.requires.prompts:
@@ -130,7 +137,7 @@ class ClientRuntime:
         round_: int,
         members: Sequence[Member],
         sums: core.Sums | None = None,
-    ) -> list[tuple[Reply, core.ClientState]]:
+    ) -> list[tuple[Reply, core.ClientState | None]]:
         """Run the method's step `name` for a group of clients.
 
         Args:
@@ -140,7 +147,7 @@ class ClientRuntime:
             sums: adds up the uploads, and the replies have none; None: the replies have them.
 
         Returns:
-            Each client's reply and next state.
+            Each client's reply and next state; None if it has none and needs none.
 
         Raises:
             ClientError: if a client's step fails, or its upload does not pass the gate.
@@ -158,14 +165,24 @@ class ClientRuntime:
             except Exception:
                 self._passed(stepped)  # an earlier client's upload may be wrong, too
                 raise
-        passed = self._passed(stepped)
+        passed, used = self._passed(stepped), peak_device_memory(self.device)
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
-        return [
-            (replace(step.reply, uplink=upload, traffic=traffic), step.state)
-            for step, (upload, traffic) in zip(stepped, passed, strict=True)
-        ]
+        results = []
+        for (call, _, state, work, seconds), (upload, traffic) in zip(stepped, passed, strict=True):
+            losses, reports = call.client.train_losses, call.client.reports
+            reply = Reply(
+                upload,
+                traffic,
+                train_loss=losses[-1] if losses else None,
+                reports=reports,
+                seconds=seconds,
+                work=work,
+                device_bytes=used,
+            )
+            results.append((reply, state))
+        return results
 
     def _steps(
         self, name: str, round_: int, members: Sequence[Member], tally: Tally
@@ -173,14 +190,17 @@ class ClientRuntime:
         """Run the clients' steps one after the other, in a group's isolation."""
         method_step = self.method_step(name)
         for client, state, down in members:
-            with self._blamed(name, round_, client), of_clients(client):
+            try:
                 context, start = self.client(client, round_), time.perf_counter()
                 self._isolation.seed(self._seed(name, client, round_))
                 call = core.Call(self.assembly.algorithm, name, context, down)
-                given = self._given(context, state, down)
-                tally.take()
-                upload, next_state = method_step(context, given.state, given.down)
-                yield self._stepped(call, upload, next_state, given, Work(*tally.take()), start)
+                with of_clients(client):
+                    given = self._given(context, state, down)
+                    upload, next_state = method_step(context, given.state, given.down)
+                    work, seconds = tally.take(), time.perf_counter() - start
+                    yield self._stepped(call, upload, next_state, given, work, seconds)
+            except (Exception, SystemExit) as error:
+                raise self._blame(error, name, round_, client) from None
 
     def _stacked(
         self, name: str, round_: int, members: Sequence[Member], tally: Tally
@@ -193,7 +213,7 @@ class ClientRuntime:
         self._isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
         with of_clients(*clients), self._refuse_draws():
             begun = [self._begin(round_, member, tally) for member in members]
-            trained: dict[int, tuple[Begun, core.Trained | Exception, Work]] = {}
+            trained: dict[int, tuple[Begun, core.Trained | Exception, Counts]] = {}
             for alike in self._alike(begun):
                 trained |= self._train_together(alike)
             seconds = (time.perf_counter() - start) / len(members)
@@ -211,7 +231,7 @@ class ClientRuntime:
             local = method.begin(context, given.state, given.down)
             weights = context.skeleton.tensors.clone()
             call = core.Call(method, STACKED_STEP, context, down)
-            return Begun(call, given, local, weights, Work(*tally.take()))
+            return Begun(call, given, local, weights, tally.take())
 
     def _alike(self, begun: Sequence[Begun]) -> Iterator[list[Begun]]:
         """Yield clients that can be trained together, those with the most images first."""
@@ -223,7 +243,7 @@ class ClientRuntime:
 
     def _train_together(
         self, begun: Sequence[Begun]
-    ) -> dict[int, tuple[Begun, core.Trained | Exception, Work]]:
+    ) -> dict[int, tuple[Begun, core.Trained | Exception, Counts]]:
         """Train clients of one form together; return what each begun step has trained."""
         method, context = self.assembly.algorithm, begun[0].call.client
         assert isinstance(method, core.LocalTraining)
@@ -247,7 +267,7 @@ class ClientRuntime:
             one.call.client.id: (
                 one,
                 result,
-                one.work.then(Work(result.steps, count, parameters))
+                one.work.then(Counts(result.steps, count, parameters))
                 if isinstance(result, core.Trained)
                 else one.work,
             )
@@ -258,7 +278,7 @@ class ClientRuntime:
         self,
         begun: Begun,
         trained: core.Trained | Exception,
-        work: Work,
+        work: Counts,
         tally: Tally,
         seconds: float,
     ) -> Stepped:
@@ -271,9 +291,8 @@ class ClientRuntime:
             context.skeleton.tensors.copy_(trained.tensors)
             tally.take()
             upload, state = method.finish(begun.local, trained)
-            work = work.then(Work(*tally.take()))
-            stepped = self._stepped(begun.call, upload, state, begun.given, work, 0.0)
-            return stepped._replace(reply=replace(stepped.reply, seconds=seconds))
+            work = work.then(tally.take())
+            return self._stepped(begun.call, upload, state, begun.given, work, seconds)
 
     @contextmanager
     def _refuse_draws(self) -> Iterator[None]:
@@ -290,7 +309,8 @@ class ClientRuntime:
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        return Given(self._state_or_first(context, state), self._download(down), self.device)
+        first = self._state_or_first(context, state)
+        return Given(state, first, self.device, self._download(down))
 
     def _stepped(
         self,
@@ -298,8 +318,8 @@ class ClientRuntime:
         upload: Any,
         next_state: Any,
         given: Given,
-        work: Work,
-        start: float,
+        work: Counts,
+        seconds: float,
     ) -> Stepped:
         """Check what a step returned, except its upload's values, and take it out of the model."""
         context = call.client
@@ -311,29 +331,23 @@ class ClientRuntime:
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
-        apart = partial(_apart, context.skeleton)
+        apart = partial(_apart, context.skeleton.memory)
         if isinstance(upload, core.Payload):
             upload = upload.copied(apart)
-        reply = Reply(
-            train_loss=context.train_losses[-1] if context.train_losses else None,
-            reports=context.reports,
-            seconds=time.perf_counter() - start,
-            work=work,
-            device_bytes=peak_device_memory(self.device),
-        )
-        return Stepped(call, upload, given.kept(next_state, apart), reply)
+        return Stepped(call, upload, given.kept(next_state, apart), work, seconds)
 
     def _passed(self, stepped: Sequence[Stepped]) -> list[tuple[core.Payload | None, Traffic]]:
         """Pass the uploads of a group through the gate, together if all are right."""
-        gate, sent = self.assembly.gate, [step for step in stepped if step.upload is not None]
+        gate = self.assembly.gate
+        uploads = [step.upload for step in stepped if step.upload is not None]
+        calls = [step.call for step in stepped if step.upload is not None]
         passed: list[tuple[core.Payload, Traffic]] = []
         try:
-            passed = gate.up_together([s.upload for s in sent], [s.call for s in sent])
+            passed = gate.up_together(uploads, calls)
         except Exception:  # find out whose it is
-            for step in sent:
-                client = step.call.client
-                with self._blamed(step.call.step, client.round, client.id):
-                    passed.append(gate.up(step.upload, step.call))
+            for upload, call in zip(uploads, calls, strict=True):
+                with self._blamed(call.step, call.client.round, call.client.id):
+                    passed.append(gate.up(upload, call))
         remaining = iter(passed)
         return [(None, NO_TRAFFIC) if s.upload is None else next(remaining) for s in stepped]
 
@@ -411,14 +425,18 @@ class ClientRuntime:
         try:
             yield
         except (Exception, SystemExit) as error:
-            self._skeletons.clear()  # the step may have changed the models
-            if isinstance(error, UserError | ClientError) or is_full(error):
-                raise
-            where = f"client {client}, round {round_}, step {step}"
-            if is_out_of_memory(error):
-                free_memory(self.device)
-                raise out_of_memory(self.assembly.experiment, self.device, where) from error
-            raise ClientError(client, round_, step, self._failure(error)) from None
+            raise self._blame(error, step, round_, client) from None
+
+    def _blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
+        """Return a failure as one of this client, unless it is the user's or the machine's."""
+        self._skeletons.clear()  # the step may have changed the models
+        if isinstance(error, UserError | ClientError) or is_full(error):
+            return error
+        where = f"client {client}, round {round_}, step {step}"
+        if is_out_of_memory(error):
+            free_memory(self.device)
+            return out_of_memory(self.assembly.experiment, self.device, where)
+        return ClientError(client, round_, step, self._failure(error))
 
     def _failure(self, error: BaseException) -> Failure:
         try:
@@ -430,22 +448,30 @@ class ClientRuntime:
         except Exception:  # the error's own text raises
             return Failure(type(error).__name__)
 
-    def _download(self, down: core.Payload | None) -> core.Payload | None:
-        """Return a download on the device, to which it is sent once for all."""
-        if down is None or self.device.type == "cpu":
-            return down
-        if self._placed[0]() is not down:
-            placed = down.copied(lambda tensor: tensor.to(self.device))
-            self._placed = weakref.ref(down), placed
-        return self._placed[1]
+    def _download(self, down: core.Payload | None) -> Sent:
+        """Return a download on the device, to which it is sent once for all, and its guard."""
+        if down is None:
+            return None, ()
+        if self._sent[0]() is not down:
+            placed = down
+            if self.device.type != "cpu":
+                placed = down.copied(lambda tensor: tensor.to(self.device))
+            guard = ReadOnly("its download", vars(placed))
+            self._sent = weakref.ref(down), (placed, (guard,))
+        return self._sent[1]
 
     def _state_or_first(
         self, context: core.Client, state: core.ClientState | None
     ) -> core.ClientState:
         if state is not None:
             return state
-        with counted():  # building the first state is no work of a step
-            return self.assembly.algorithm.init_client(context)
+        if context.id not in self._empty:
+            with counted():  # building the first state is no work of a step
+                state = self.assembly.algorithm.init_client(context)
+            if state.model or state.memory:
+                return state
+            self._empty[context.id] = state
+        return self._empty[context.id]
 
     def client(
         self, client: int, round_: int, skeleton: core.Skeleton | None = None
@@ -534,20 +560,28 @@ class Given:
     """What a step reads: its client's state and its download, on the device.
 
     Args:
-        state: the state.
-        down: the download, on the device.
+        before: the client's state; None before its first step.
+        state: this state, or the first one.
         device: the device.
+        down: the download on the device, and its guard.
     """
 
     def __init__(
-        self, state: core.ClientState, down: core.Payload | None, device: torch.device
+        self,
+        before: core.ClientState | None,
+        state: core.ClientState,
+        device: torch.device,
+        down: Sent,
     ) -> None:
-        self._original, self.down, self.state = state, down, state
+        self._before, self._is_empty = before, not (state.model or state.memory)
+        self.state, (self.down, self._guards) = state, down
         self._placed: dict[int, Tensor] = {}
+        if self._is_empty:
+            return
         if device.type != "cpu":
             parts = map_together(partial(self._place, device), _parts(state))
             self.state = core.ClientState(**parts)
-        self._read_only = ReadOnly(down, _parts(self.state))
+        self._guards = *self._guards, ReadOnly("the client's state", _parts(self.state))
 
     def _place(self, device: torch.device, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         for tensor, placed in zip(tensors, moved_to(tensors, device), strict=True):
@@ -556,48 +590,48 @@ class Given:
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
-        self._read_only.check()
+        for guard in self._guards:
+            guard.check()
 
-    def kept(self, state: core.ClientState, apart: Callable[[Tensor], Tensor]) -> core.ClientState:
+    def kept(
+        self, state: core.ClientState, apart: Callable[[Tensor], Tensor]
+    ) -> core.ClientState | None:
         """Return the next state on the CPU, outside the memory that the next client overwrites.
 
         Args:
             state: what the step returned.
             apart: returns a tensor that the next client does not overwrite.
+
+        Returns:
+            The state; the client's own one if the step returned it; None if a client without state
+            still needs none.
         """
-        if state is self.state:
-            return self._original
-        return core.ClientState(**_kept(make_contiguous(_parts(state)), self._placed, apart))
+        is_first = self._before is None
+        if (state is self.state and not is_first) or (
+            is_first and self._is_empty and not (state.model or state.memory)
+        ):
+            return self._before
+
+        def kept(tensor: Tensor) -> Tensor:
+            if tensor.dtype in UNSUPPORTED:
+                raise TypeError(
+                    f"the state holds {tensor.dtype}, which cannot be stored; use float32"
+                )
+            original = self._placed.get(id(tensor))
+            return apart(tensor.detach()).cpu() if original is None else original
+
+        return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
 
 
 def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
     return {"model": state.model, "memory": state.memory}
 
 
-def _kept(
-    tree: core.StateTree, originals: Mapping[int, Tensor], apart: Callable[[Tensor], Tensor]
-) -> dict[str, Any]:
-    def kept(tensor: Tensor) -> Tensor:
-        if tensor.dtype in UNSUPPORTED:
-            raise TypeError(f"the state holds {tensor.dtype}, which cannot be stored; use float32")
-        if id(tensor) in originals:
-            return originals[id(tensor)]
-        return apart(tensor.detach()).cpu()
-
-    return {
-        name: value.map(kept)
-        if isinstance(value, core.Flat)
-        else (_kept(value, originals, apart) if is_tree(value) else kept(value))
-        for name, value in tree.items()
-    }
-
-
-def _apart(skeleton: core.Skeleton, tensor: Tensor) -> Tensor:
-    """Return a tensor that the next client of a skeleton does not overwrite."""
+def _apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
+    """Return a tensor outside the memory that the next client overwrites."""
     if tensor.layout != torch.strided:
         return tensor  # the gate refuses it
-    is_shared = any(tensor.untyped_storage().data_ptr() == block for block in skeleton.memory)
-    return tensor.clone() if is_shared else tensor
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in memory else tensor
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

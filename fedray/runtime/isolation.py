@@ -17,7 +17,6 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
-from fedray.core import Payload
 from fedray.core.payload import blocks_of
 from fedray.counts import stop_counting
 from fedray.streams import module_of, torch_states
@@ -135,39 +134,26 @@ def generators(device: torch.device) -> tuple[object, ...]:
 
 
 class ReadOnly:
-    """What a step may read and not change: its download and its client's state.
+    """What steps may read and not change: a download, or a client's state.
 
     Args:
-        down: the download.
-        state: the state.
+        name: what it is, for the message.
+        tree: its tensors.
     """
 
-    def __init__(self, down: Payload | None, state: StateTree) -> None:
-        self._down, self._state = down, state
-        blocks = [] if down is None else down.blocks()
-        self._tensors = [*blocks, *blocks_of(state)]
-        self._versions = [tensor._version for tensor in self._tensors]
+    def __init__(self, name: str, tree: StateTree) -> None:
+        self._name, self._tree = name, tree
+        self._blocks = blocks_of(tree)
+        self._versions = [block._version for block in self._blocks]
 
     def check(self) -> None:
-        """Raise an error if an operation in place has changed a tensor.
-
-        Raises:
-            TypeError: with the name of the tensor.
-        """
-        for tensor, version in zip(self._tensors, self._versions, strict=True):
-            if tensor._version != version:
-                raise TypeError(
-                    f"the step wrote into {self._place(tensor)}, which it may only read; change a "
-                    "copy of it"
-                )
-
-    def _place(self, changed: Tensor) -> str:
-        memory = storage_of(changed)
-        items = () if self._down is None else self._down.tensors()
-        for item in items:
-            if storage_of(item.value) == memory:
-                return f"its download ({item.place})"
-        for path, tensor in leaves(self._state):
-            if storage_of(tensor) == memory:
-                return f"the client's state ({'.'.join(path)})"
-        return "its arguments"
+        """Raise a TypeError with the tensor's name if an operation in place has changed one."""
+        if [block._version for block in self._blocks] == self._versions:
+            return
+        pairs = zip(self._blocks, self._versions, strict=True)
+        written = {storage_of(block) for block, version in pairs if block._version != version}
+        tensors = ((path, v) for path, v in leaves(self._tree) if isinstance(v, Tensor))
+        place = next(".".join(path) for path, tensor in tensors if storage_of(tensor) in written)
+        raise TypeError(
+            f"the step wrote into {self._name} ({place}), which it may only read; change a copy"
+        )

@@ -356,7 +356,7 @@ class Worker:
                 members = [*islice(inputs, len(group))]
                 stepped = runtime.run_group(name, share.round, members, sums)
                 for member, (reply, state) in zip(members, stepped, strict=True):
-                    is_new = state is not member.state
+                    is_new = state is not None and state is not member.state
                     new = share.packed(state, len(results)) if is_new else None
                     results.append(to_message((reply, new)))
             total = Total() if sums is None else sums.total

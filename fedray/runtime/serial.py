@@ -52,7 +52,7 @@ class SerialExecutor:
             stepped = self._runtime.run_group(name, round_, members, sums)
             for member, (reply, state) in zip(members, stepped, strict=True):
                 replies[member.client] = reply
-                if state is not member.state:
+                if state is not None and state is not member.state:
                     self.states.put(member.client, state)
         return replies, Total() if sums is None else sums.total
 

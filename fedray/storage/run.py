@@ -85,14 +85,9 @@ class Work:
     images: int = 0
     parameters: float = 0
 
-    def then(self, later: Work) -> Work:
-        """Return the work of two steps of one client, which may train the same parameters."""
-        most = max(self.parameters, later.parameters)
-        return Work(self.steps + later.steps, self.images + later.images, most)
-
     @staticmethod
-    def total(parts: Iterable[Work]) -> Work:
-        """Return the work of several clients or rounds."""
+    def total(parts: Iterable[Any]) -> Work:
+        """Return the work of several clients (`counts.Counts`) or rounds."""
         parts = list(parts)
         trained = [part.parameters for part in parts if part.parameters]
         return Work(

@@ -18,7 +18,7 @@ from fedray.evaluation.protocols import HasGlobalModel
 from fedray.models import Pixels
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.resume import check_same
 from fedray.storage.checkpoint import Checkpoint, CheckpointStore
 from fedray.storage.run_folder import RunFolder
@@ -84,13 +84,11 @@ def one_more_step(
     for client in everyone:
         payload = downlinks[client]
         down = payload if payload is None else assembly.gate.down(payload)[0]
-        before = checkpoint.clients.get(client)
-        reply, after = runtime.step("client_update", round_, client, before, down)
-        if reply.failure is not None or after is None:
-            failure = reply.failure or Failure("it has no state after the step")
-            raise ClientError(client, round_, "client_update", failure)
+        member = Member(client, checkpoint.clients.get(client), down)
+        ((reply, after),) = runtime.run_group("client_update", round_, [member])
         context = runtime.client(client, round_)
-        before = before or algorithm.init_client(context)
+        before = member.state or algorithm.init_client(context)
+        after = after or before
         # With one global model, the trained model is the one that begins from the upload.
         after_down = reply.uplink if common else down
         yield SteppedClient(
