@@ -6,6 +6,7 @@ The loop depends on no particular method; an executor runs the client steps.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
@@ -27,7 +28,7 @@ from fedray.core import (
 from fedray.core.privacy import has_covered
 from fedray.counts import Counts, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
-from fedray.evaluation.accountant import Accountant
+from fedray.evaluation.accountant import Accountant, Spent
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
@@ -40,7 +41,6 @@ from fedray.evaluation.score import Score
 from fedray.evaluation.score_cache import ScoreCache
 from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED, Select
-from fedray.storage.release import Release
 from fedray.storage.run import Event, Round, Traffic, Work
 from fedray.storage.states import StateStore
 from fedray.streams import Streams
@@ -167,7 +167,7 @@ class Federation:
         plan: the settings of the loop.
         server: the server, with the text tower if the method needs one.
         streams: the experiment's random streams.
-        accountant: counts the clients' releases under privacy with noise.
+        accountant: counts the clients' uploads with noise; None without noise.
         snapshot: the federation after the last yielded round.
         scores: the clients' last scores that are still valid.
         device_bytes: most memory that a process of clients has had in use on its accelerator.
@@ -261,7 +261,7 @@ class Federation:
         if is_evaluated:
             state = self.algorithm.give(state, exchange)
         snapshot = Snapshot(exchange.round, make_contiguous(state))
-        spent = self.accountant.spent(exchange.round) if self.accountant else None
+        spent = self._spent(exchange)
         facts = self.plan.facts_at(exchange.round)
         lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
         evaluated = Evaluated(
@@ -289,11 +289,20 @@ class Federation:
             down=exchange.down,
             participants=list(exchange.participants) if exchange.round else [],
             events=exchange.events,
+            noised=exchange.noised,
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
             client_work=Work.total(work for _, work in sorted(exchange.work.items())),
             server_work=exchange.server_work,
         )
         return record, snapshot
+
+    def _spent(self, exchange: RoundExchange) -> Spent | None:
+        """Count the round's uploads with noise; return epsilon, or None without noise."""
+        if self.accountant is None:
+            return None
+        noised, joined = exchange.noised, len(exchange.everyone)
+        self.accountant.add(exchange.round, noised, exchange.participants, joined)
+        return self.accountant.spent(exchange.round)
 
     def _evaluate(
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
@@ -406,18 +415,18 @@ class RoundExchange(Exchange):
         self.seconds: dict[int, float] = {}
         self.work: dict[int, Counts] = {}
         self.server_work = Work()
-        self._noised: dict[str, set[int]] = {}
+        self.noised: list[Sequence[int]] = []
+        self._calls = Counter[str]()  # with noise, by step
         self._federation = federation
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
         gate, executor = self._federation.gate, self._federation.executor
-        reached = self._send(down)
-        release = self._ask(step, reached)
-        replies = executor.run("step", step, self.round, reached)[0] if reached else {}
+        reached, name = self._send(down), self._stream_of(step)
+        replies = executor.run("step", name, self.round, reached)[0] if reached else {}
         uploads = self._collect(step, replies)
-        self._settle(release, is_void=not any(map(has_covered, uploads.values())))
-        return gate.release(uploads, round_=self.round, step=step)
+        self._note_noise(step, reached, is_covered=any(map(has_covered, uploads.values())))
+        return gate.release(uploads, round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
@@ -426,13 +435,13 @@ class RoundExchange(Exchange):
         assert isinstance(algorithm, SummingMethod)
         if not (reached := self._send(down)):
             return Total()
-        release = self._ask(step, reached)
-        replies, total = executor.run("sum", step, self.round, reached)
+        name = self._stream_of(step)
+        replies, total = executor.run("sum", name, self.round, reached)
         self._collect(step, replies)
-        self._settle(release, is_void=not total)
+        self._note_noise(step, reached, is_covered=bool(total))
         if gate.privacy is None:
             return total
-        return gate.release_total(total, algorithm.summand, round_=self.round, step=step)
+        return gate.release_total(total, algorithm.summand, round_=self.round, step=name)
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; return those of the clients that do not drop out, sorted by client."""
@@ -445,39 +454,16 @@ class RoundExchange(Exchange):
         self.events += [event for event in dropped if event not in self.events]  # once a round
         return {client: payload for client, payload in passed.items() if client not in absent}
 
-    def _ask(self, step: str, down: Downlinks) -> Release | None:
-        """Count the release of a call before the call runs; return None without an accountant."""
-        if self._federation.accountant is None or not down:
-            return None
-        self._check_noise(step, down)
-        drawn = len(self.participants) if down.keys() <= set(self.participants) else None
-        everyone = len(self.everyone)
-        release = Release(self.round, step, tuple(down), drawn or everyone, everyone)
-        self._count(release)
-        return release
+    def _stream_of(self, step: str) -> str:
+        """Return the step, numbered from its second call with noise on, which draws other noise."""
+        before = self._calls[step]
+        return f"{step}/{before + 1}" if before else step
 
-    def _check_noise(self, step: str, down: Downlinks) -> None:
-        """Refuse a call that would repeat the noise of an earlier call of this round."""
-        privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
-        if privacy is None:
-            return
-        if before if privacy.mode == "central" else before & down.keys():
-            raise UserError(
-                f"privacy.mode={privacy.mode} gives a step's calls in one round the same noise, "
-                f"and round {self.round} calls {step} a second time; use another step for the "
-                "second call"
-            )
-
-    def _settle(self, release: Release | None, *, is_void: bool) -> None:
-        """Note whose noise a call has used; take its release back if nothing needed noise."""
-        if release is not None and is_void:
-            self._count(replace(release, void=True))
-        elif release is not None:
-            self._noised.setdefault(release.step, set()).update(release.clients)
-
-    def _count(self, release: Release) -> None:
-        assert self._federation.accountant is not None
-        self._federation.accountant.add(release)
+    def _note_noise(self, step: str, down: Downlinks, *, is_covered: bool) -> None:
+        privacy = self._federation.gate.privacy
+        if is_covered and privacy is not None and privacy.noise_multiplier > 0:
+            self._calls[step] += 1
+            self.noised.append([*down])
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Record replies; return the uploads, sorted by client."""

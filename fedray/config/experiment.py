@@ -277,16 +277,13 @@ class PrivacyConfig(Frozen):
     or on each upload (local). 0 clips only, which gives no privacy."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """The delta for which epsilon is reported; choose it far below 1 / data.clients."""
-    noise_seed: int | None = Field(None, ge=0)
-    """Seed of the noise. None: the experiment's seed. A run is a simulation and repeatable; a
-    deployment draws its noise elsewhere."""
 
     def switched_off(self) -> Mapping[str, str]:
-        """Return the keys of noise if there is none."""
+        """Return the key of epsilon if there is no noise."""
         if self.mode != "none" and self.noise_multiplier > 0:
             return {}
         reason = "privacy adds no noise" if self.mode != "none" else "privacy.mode=none"
-        return dict.fromkeys(("delta", "noise_seed"), reason)
+        return {"delta": reason}
 
     @model_validator(mode="after")
     def _mode_has_a_norm(self) -> PrivacyConfig:

@@ -62,15 +62,15 @@ class Privacy:
         clip_norm: S, the L2 bound of a client's whole update.
         noise_multiplier: sigma; the noise has the standard deviation sigma * S, on the sum or on
             each upload.
-        noise_seed: the seed of the noise. A simulation is repeatable, so its noise protects nobody
-            who knows the seed; a deployment draws it elsewhere.
+        seed: the seed of the run. A simulation is repeatable, so its noise protects nobody who
+            knows the seed; a deployment draws it elsewhere.
         statistics: names of the models' buffers, which are sent unchanged.
     """
 
     mode: PrivacyMode
     clip_norm: float
     noise_multiplier: float
-    noise_seed: int = 0
+    seed: int = 0
     statistics: Collection[str] = ()
 
     def protect_upload(
@@ -127,7 +127,7 @@ class Privacy:
         return _replace_covered(mean, noisy, self.statistics)
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
-        streams = Streams(self.noise_seed)
+        streams = Streams(self.seed)
         return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
 
 

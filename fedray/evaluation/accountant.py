@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fedray.core import PrivacyMode
-from fedray.storage.release import Release, without_void
 
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64, 96, 128)
 """Rényi orders to try. Each gives a valid bound, and the smallest bound is used."""
@@ -37,6 +36,22 @@ class Spent(NamedTuple):
     if_known: float
 
 
+class Release(NamedTuple):
+    """One step of a round in which clients uploaded values with noise.
+
+    Attributes:
+        round: the round.
+        clients: ids of the clients that uploaded.
+        sample: number of clients that the round drew.
+        of: number of clients that it drew from; equal to `sample` if the step called others.
+    """
+
+    round: int
+    clients: Sequence[int]
+    sample: int
+    of: int
+
+
 class Accountant:
     """Collects the releases of clients, and computes their epsilon.
 
@@ -44,44 +59,40 @@ class Accountant:
         mode: central or local.
         noise_multiplier: sigma, above 0.
         delta: the delta at which epsilon is reported.
-        earlier: releases of the run before it was resumed.
-        note: called with every release before it happens.
     """
 
-    def __init__(
-        self,
-        mode: PrivacyMode,
-        noise_multiplier: float,
-        delta: float,
-        *,
-        earlier: Iterable[Release] = (),
-        note: Callable[[Release], None] = lambda release: None,
-    ) -> None:
+    def __init__(self, mode: PrivacyMode, noise_multiplier: float, delta: float) -> None:
         self.mode = mode
         self.sigma = noise_multiplier
         self.delta = delta
-        self._releases = list(earlier)
-        self._note = note
+        self._releases: list[Release] = []
 
-    def add(self, release: Release) -> None:
-        """Count a release, or cancel a release that is void."""
-        self._note(release)
-        self._releases.append(release)
+    def add(
+        self, round_: int, noised: Iterable[Sequence[int]], participants: Iterable[int], joined: int
+    ) -> None:
+        """Count a round.
+
+        Args:
+            round_: the round.
+            noised: the clients of each step whose uploads had noise (`Round.noised`).
+            participants: the clients that the round drew.
+            joined: number of clients that it drew from.
+        """
+        drawn = set(participants)
+        for clients in noised:
+            sample = len(drawn) if drawn.issuperset(clients) else joined
+            self._releases.append(Release(round_, clients, sample, joined))
 
     def spent(self, round_: int) -> Spent:
         """Return epsilon so far and of this round; in central mode, amplified by sampling."""
-        releases = [release for release in self._distinct() if release.round <= round_]
-        in_round = [release for release in releases if release.round == round_]
-        return Spent(self._bound(releases), self._bound(in_round), self._without_sampling(releases))
+        in_round = [release for release in self._releases if release.round == round_]
+        total, known = self._bound(self._releases), self._without_sampling(self._releases)
+        return Spent(total, self._bound(in_round), known)
 
     def _bound(self, releases: Sequence[Release]) -> float:
         """Return the smaller of two bounds; in local mode, each upload identifies its client."""
         unamplified = self._without_sampling(releases)
         return min(unamplified, self._sampled(releases)) if self.mode == "central" else unamplified
-
-    def _distinct(self) -> Sequence[Release]:
-        """Return the releases; a step that a resumed run repeats draws the same noise again."""
-        return list(dict.fromkeys(without_void(self._releases)))
 
     def _without_sampling(self, releases: Iterable[Release]) -> float:
         """Return epsilon of the client with the most releases."""

@@ -141,7 +141,8 @@ class ClientRuntime:
         """Run the method's step `name` for a group of clients.
 
         Args:
-            name: a method of the algorithm, `(client, state, down) -> (upload, next state)`.
+            name: a method of the algorithm, `(client, state, down) -> (upload, next state)`; after
+                a slash, a number that changes its random streams.
             round_: the round.
             members: the clients; with `sums`, those of a whole subtree of the additions.
             sums: adds up the uploads, and the replies have none; None: the replies have them.
@@ -353,7 +354,7 @@ class ClientRuntime:
 
     def method_step(self, name: str) -> Callable[..., Any]:
         """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
-        step: Callable[..., Any] = getattr(self.assembly.algorithm, name)
+        step: Callable[..., Any] = getattr(self.assembly.algorithm, name.partition("/")[0])
         return step
 
     def _seed(self, name: str, client: int, round_: int = 0) -> int:

@@ -59,7 +59,6 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
     "privacy.noise_multiplier": (0.0, 0.01, 1.0),
     "privacy.delta": (1e-5, 0.01),
-    "privacy.noise_seed": (0, 7),
     "evaluation.top_k": (None, 2, 5),
     "model.feature_dim": (None, 8, 16, 200),
     "model.projector": (None, 8),
@@ -99,24 +98,13 @@ NOT_DRAWN = (
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
-    "privacy.mode": (
-        "privacy.clip_norm",
-        "privacy.noise_multiplier",
-        "privacy.delta",
-        "privacy.noise_seed",
-    ),
+    "privacy.mode": ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta"),
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
 """Keys that are legal only with others, which are then drawn, too."""
-FOLLOWING = (
-    "privacy.clip_norm",
-    "privacy.noise_multiplier",
-    "privacy.delta",
-    "privacy.noise_seed",
-    "join.round",
-)
+FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
 """Keys that are drawn with others alone."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 """The bounds that a field may have."""

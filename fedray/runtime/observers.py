@@ -25,7 +25,6 @@ from fedray.storage.environment import environment
 from fedray.storage.files import write_atomic
 from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
 from fedray.storage.metric import BEST, HEADLINE
-from fedray.storage.release import Release
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
@@ -100,14 +99,6 @@ class Records:
         self._info = info
         self._costs = earlier.costs if earlier is not None else Costs()
         self._spent = self._costs.wall_seconds
-        self._unwritten: list[Release] = []
-
-    def note(self, release: Release) -> None:
-        """Record what clients are about to release; buffer it until the run's files exist."""
-        if self._folder.has_result:
-            self._folder.releases.append(release)
-        else:
-            self._unwritten.append(release)
 
     def opened(self) -> RunWriter:
         """Return the writer; first write the files that do not change between rounds."""
@@ -145,9 +136,6 @@ class Records:
             folder.error.unlink(missing_ok=True)
         else:
             info = resumed_info(info, self._earlier, folder)
-        for release in self._unwritten:
-            folder.releases.append(release)
-        self._unwritten.clear()
         return RunWriter(folder, info, self._earlier, self._began)
 
 

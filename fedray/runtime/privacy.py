@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,9 +11,8 @@ from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_e
 from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
-from fedray.storage.release import Release
-from fedray.storage.run import Run
-from fedray.storage.run_folder import RunFolder
+from fedray.federation import Plan
+from fedray.storage.run import Round, Run
 
 ALWAYS_EXEMPT = (
     "metrics, among them the accuracies on the clients' own test images",
@@ -30,8 +29,7 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
     if keys.mode == "none":
         return None
     assert keys.clip_norm is not None
-    seed = experiment.seed if keys.noise_seed is None else keys.noise_seed
-    return Privacy(keys.mode, keys.clip_norm, keys.noise_multiplier, seed)
+    return Privacy(keys.mode, keys.clip_norm, keys.noise_multiplier, experiment.seed)
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
@@ -79,36 +77,15 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
         )
 
 
-def accountant_of(
-    experiment: Experiment,
-    folder: RunFolder,
-    before: Run | None,
-    note: Callable[[Release], None],
-) -> Accountant | None:
-    """Return the accountant of the clients' releases; None without noise.
-
-    Raises:
-        UserError: if releases.jsonl accounts for less than the epsilon in result.json.
-    """
+def accountant_of(experiment: Experiment, plan: Plan, before: Sequence[Round]) -> Accountant | None:
+    """Return an accountant that has counted earlier rounds of the run; None without noise."""
     keys = experiment.privacy
     if keys.mode == "none" or keys.noise_multiplier == 0:
         return None
-    accountant = Accountant(
-        keys.mode,
-        keys.noise_multiplier,
-        keys.delta,
-        earlier=folder.releases.read(),
-        note=note,
-    )
-    if before is not None and before.rounds:
-        last = before.rounds[-1]
-        spent, metric = accountant.spent(last.round).if_known, "epsilon_known_participants"
-        if spent < last.metrics.get(metric, 0.0):
-            raise UserError(
-                f"{folder.releases.path} gives epsilon {spent:.4g}, but {folder.result} has "
-                f"{last.metrics[metric]:.4g}; restore the former, or start a new run with another "
-                "--out"
-            )
+    accountant = Accountant(keys.mode, keys.noise_multiplier, keys.delta)
+    for done in before:
+        joined = len(plan.joined(done.round))
+        accountant.add(done.round, done.noised, done.participants, joined)
     return accountant
 
 
@@ -137,10 +114,9 @@ def _describe_noise(experiment: Experiment) -> str:
     keys = experiment.privacy
     if keys.noise_multiplier == 0:
         return "none: updates are only clipped, which gives no protection and no epsilon"
-    key = "seed" if keys.noise_seed is None else "privacy.noise_seed"
     return (
-        f"from {key}, so that the simulation is repeatable: anyone who knows the seed can remove "
-        "the noise, and epsilon is that of a deployment whose noise is secret"
+        "from seed, so that the simulation is repeatable: anyone who knows the seed can remove the "
+        "noise, and epsilon is that of a deployment whose noise is secret"
     )
 
 

@@ -128,7 +128,7 @@ class Session:
             assembly.plan,
             assembly.server(self._device),
             assembly.streams,
-            accountant_of(experiment, folder, self._before, records.note),
+            accountant_of(experiment, assembly.plan, earlier.rounds if earlier is not None else ()),
         )
         snapshots = Snapshots(self._store, assembly, federation, records, stop, self._keeps)
         with ExitStack() as closing:

@@ -6,7 +6,6 @@ cache.py        the node's cache of arrays
 run.py          a run: its settings, rounds, best and final
 metric.py       the declaration of a metric, and the selection of the best round
 environment.py  hardware, numerical libraries and versions
-release.py      releases of clients under differential privacy
 run_folder.py   the run's folder and its files
 writer.py       writes the files while a run is executed
 claim.py        locks the folder, and checks that it can be written

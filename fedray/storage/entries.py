@@ -11,7 +11,7 @@ from fedray.errors import UserError
 from fedray.storage.files import is_temporary
 
 _NAMES = {
-    "": r"(config\.yaml|(owner|result|partition|matrices|tracking)\.json|(rounds|releases)\.jsonl"
+    "": r"(config\.yaml|(owner|result|partition|matrices|tracking)\.json|rounds\.jsonl"
     r"|partition\.png|error\.txt|\.lock|plugins|checkpoints)",
     "checkpoints": r"states(\.sqlite(-journal|-wal|-shm)?)?",
     "checkpoints/states": r"[0-9a-f]{8}-\d+(-\d+)?\.safetensors",

@@ -118,6 +118,7 @@ class Round:
         down: downloads of the round.
         participants: ids of the participating clients.
         events: incidents such as dropped replies.
+        noised: the clients of each step whose uploads had noise (`privacy.mode`).
         matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
         client_seconds: wall time of a client's steps on its worker, averaged over participants;
             None without participants.
@@ -133,6 +134,7 @@ class Round:
     down: Traffic = field(default_factory=Traffic)
     participants: Sequence[int] = ()
     events: Sequence[Event] = ()
+    noised: Sequence[Sequence[int]] = ()
     matrices: Annotated[Mapping[str, Any], Field(exclude=True)] = field(
         default_factory=dict, compare=False
     )

@@ -5,7 +5,6 @@ result.json      settings and environment of the run, best and final round, cost
 rounds.jsonl     one line per round, appended after the round
 partition.json   the assignment of images to clients, with its hash
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
-releases.jsonl   releases of clients under differential privacy, if enabled
 plugins/         the plug-ins' source files, as they were run
 error.txt        tracebacks of errors
 owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
@@ -41,7 +40,6 @@ from fedray.storage.json_files import (
     sealed,
 )
 from fedray.storage.metric import RECORD
-from fedray.storage.release import ReleaseLog
 from fedray.storage.run import Costs, Round, Run, RunInfo, Summary
 
 if TYPE_CHECKING:
@@ -118,7 +116,6 @@ class RunFolder:
         self.rounds_file = path / ROUNDS
         self.partition = path / "partition.json"
         self.matrices = path / "matrices.json"
-        self.releases = ReleaseLog(path / "releases.jsonl")
         self.error = path / "error.txt"
         self.lock = path / ".lock"
 
@@ -126,7 +123,7 @@ class RunFolder:
     def written_in_place(self) -> tuple[Path, ...]:
         """Return the files that a run appends to or changes; all others are replaced."""
         states = self.path / "checkpoints" / "states.sqlite"
-        return self.rounds_file, self.releases.path, self.error, states
+        return self.rounds_file, self.error, states
 
     @property
     def has_result(self) -> bool:

@@ -142,12 +142,12 @@ def test_local_noise_has_deviation_sigma_s_after_clipping():
 
 
 def test_two_uploads_of_a_round_do_not_share_noise():
-    seeded = Privacy("local", 1.0, 1.0, noise_seed=5)
+    seeded = Privacy("local", 1.0, 1.0, seed=5)
     first = noise(seeded)
     assert torch.equal(first, noise(seeded))
     for other in ({"step": "second_upload"}, {"round": 2}, {"id": 1}):
         assert correlation(first, noise(seeded, **other)) < 0.05
-    assert correlation(first, noise(replace(seeded, noise_seed=6))) < 0.05
+    assert correlation(first, noise(replace(seeded, seed=6))) < 0.05
 
 
 def test_central_noise_is_added_once_to_the_mean():
@@ -162,7 +162,7 @@ def test_central_noise_is_added_once_to_the_mean():
 
 
 def test_central_noise_falls_on_the_sums_of_the_workers():
-    gate = Gate({}, privacy=Privacy("central", 2.0, 3.0, noise_seed=5))
+    gate = Gate({}, privacy=Privacy("central", 2.0, 3.0, seed=5))
     uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
 
     def summand(upload):

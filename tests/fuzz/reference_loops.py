@@ -641,9 +641,7 @@ class Loop:
         deviation = p["noise_multiplier"] * p["clip_norm"] / count
         if deviation == 0:
             return values
-        seed = p.get("noise_seed")
-        draws = self.draws if seed is None else Draws(seed)
-        random = draws.numpy(f"privacy/{purpose}", round_, client)
+        random = self.draws.numpy(f"privacy/{purpose}", round_, client)
         return {
             n: v + torch.from_numpy(np.asarray(random.normal(0, deviation, tuple(v.shape)))).to(v)
             for n, v in values.items()

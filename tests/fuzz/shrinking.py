@@ -25,7 +25,6 @@ NEEDED = (
     "model",
     "text",
     "name",
-    "noise_seed",
 )
 """Keys that a candidate never loses as a whole."""
 

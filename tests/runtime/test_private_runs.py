@@ -17,7 +17,6 @@ from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
-from fedray.storage.release import Release, ReleaseLog, without_void
 from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -31,7 +30,6 @@ SMALL: Mapping[str, Any] = {
 }
 CENTRAL = {"privacy.mode": "central", "privacy.clip_norm": 1.0, "privacy.noise_multiplier": 2.0}
 LOCAL = {**CENTRAL, "privacy.mode": "local"}
-SEEDED = {"privacy.noise_seed": 0}
 
 
 def session(out: Path, **changes: Any) -> Session:
@@ -135,14 +133,6 @@ def test_the_model_moves_by_at_most_s_in_a_round(run, method):
         assert 0.001 < float(moved.norm()) <= 0.05 * (1 + 1e-4)
 
 
-def test_noise_depends_on_the_seed_and_is_repeatable(tmp_path):
-    losses = [
-        finished(tmp_path / f"{name}", **LOCAL, **keys).read().rounds[2].metrics["train_loss"]
-        for name, keys in enumerate(({}, {}, {"privacy.noise_seed": 5}))
-    ]
-    assert losses[0] == losses[1] != losses[2]
-
-
 def test_epsilon_is_in_every_round_and_stated(tmp_path):
     run = finished(tmp_path / "run", **CENTRAL).read()
     expected = [gaussian_epsilon(2.0, times, 1e-5) for times in range(3)]
@@ -157,21 +147,17 @@ def test_epsilon_is_in_every_round_and_stated(tmp_path):
     assert "from seed" in said["noise"]
 
 
-def test_a_seed_and_no_noise_are_called_no_protection(tmp_path):
-    seeded = finished(tmp_path / "seeded", **LOCAL, **SEEDED).read()
-    assert "from privacy.noise_seed" in seeded.info.privacy["noise"]
+def test_no_noise_is_called_no_protection(tmp_path):
     silent = {"privacy.mode": "local", "privacy.clip_norm": 1.0}
     clipped = finished(tmp_path / "clipped", **silent).read()
     assert "gives no protection and no epsilon" in clipped.info.privacy["noise"]
     assert not any(name.startswith("epsilon") for name in clipped.rounds[-1].metrics)
-    assert not RunFolder(tmp_path / "clipped").releases.path.exists()
 
 
 def test_without_privacy_nothing_is_counted(tmp_path):
     folder = finished(tmp_path / "run")
     assert folder.read().info.privacy is None
     assert "epsilon" not in folder.read().rounds[-1].metrics
-    assert not folder.releases.path.exists()
 
 
 # --- stopping and going on -----------------------------------------------------------------------
@@ -197,32 +183,6 @@ def test_a_resumed_run_ends_as_the_undisturbed_one(tmp_path):
     assert epsilons(whole) == [gaussian_epsilon(2.0, times, 1e-5) for times in (0, 1, 2)]
     for mine, other in zip(resumed.read().rounds, whole.read().rounds, strict=True):
         assert mine.metrics == other.metrics
-
-
-def test_lost_releases_are_not_forgotten_silently(tmp_path):
-    stopped_after_round_1(tmp_path, **LOCAL)
-    log = RunFolder(tmp_path).releases.path
-    kept = log.read_text()
-    log.unlink()
-    with pytest.raises(UserError, match=r"gives epsilon 0, but .*result\.json has 4\.377"):
-        next(session(tmp_path, **LOCAL).rounds())
-    log.write_text(kept.replace('"step"', '"stop"'))
-    with pytest.raises(
-        UserError, match=r"releases\.jsonl cannot be read .* restore the file, or start"
-    ):
-        next(session(tmp_path, **LOCAL).rounds())
-
-
-def test_a_torn_line_was_never_asked_for(tmp_path):
-    log = ReleaseLog(tmp_path / "releases.jsonl")
-    asked = Release(1, "client_update", (0, 2), 2, 4)
-    log.append(asked)
-    with log.path.open("a") as file:
-        file.write('{"round": 2, "st')
-    assert list(log.read()) == [asked]
-    log.append(Release(1, "client_update", (0, 2), 2, 4, void=True))
-    assert len(log.read()) == 2
-    assert without_void(log.read()) == []
 
 
 # --- what travels is declared --------------------------------------------------------------------

@@ -31,7 +31,7 @@ LINKS = [
         "checkpoints/states.sqlite-journal",
         "plugins/helpers",
     ),
-    *("plugins/helpers", ".lock", "rounds.jsonl", "error.txt", "releases.jsonl"),
+    *("plugins/helpers", ".lock", "rounds.jsonl", "error.txt"),
 ]
 
 

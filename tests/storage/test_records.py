@@ -51,6 +51,7 @@ def round_(number: int, accuracy: float | None = 0.5) -> Round:
         up=Traffic({"prototypes": 10}, {"prototypes": 40}),
         down=Traffic({"prototypes": 20}, {"prototypes": 80}),
         participants=[0, 11],
+        noised=[[0], [0, 11]],
         events=[Event(11, "late by 1 round")],
     )
 

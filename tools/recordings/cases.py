@@ -178,7 +178,7 @@ PROMPTED = words_of(
 EXPERIMENTS: Mapping[str, Settings] = {
     **{name: {} for name in PLAIN},
     **{name: {"data.samples": 60} for name in ("fedavg_shapes", "fedglcl_shapes")},
-    **{name: {"data.clients": 30, "privacy.noise_seed": 0} for name in PRIVATE},
+    **{name: {"data.clients": 30} for name in PRIVATE},
     **{name: {"data.samples": 120, "data.clients": 3} for name in PROMPTED},
     "dp2fl_clip": {},
     "alignfed_cifar10_paper": {**IMAGES, **TWO_NETWORKS},
