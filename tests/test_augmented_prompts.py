@@ -21,9 +21,11 @@ ONE = {"rounds": 1, "data.clients": 2}
 def test_training_reads_pixels_and_tests_read_what_was_kept(assemble, method, kept):
     augmented = ClientRuntime(assemble(method, VIEWS), CPU)
     assert augmented.client(0, 1).train.kind is Pixels
-    assert augmented.held_out(0, 1).test.kind is kept
+    assert augmented._samples(augmented.assembly.data.used[:1]).kind is kept
     plain = ClientRuntime(assemble(method), CPU)
-    assert plain.client(0, 1).train.kind is plain.held_out(0, 1).test.kind is kept
+    assert (
+        plain.client(0, 1).train.kind is plain._samples(plain.assembly.data.used[:1]).kind is kept
+    )
 
 
 def test_other_views_train_other_prompts_and_the_same_views_the_same(run):

@@ -28,8 +28,6 @@ from fedray.core.algorithm import (
 from fedray.core.client import (
     Batch,
     Client,
-    EvalSet,
-    HeldOut,
     Samples,
     Setting,
     Skeleton,

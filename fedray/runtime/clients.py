@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedray import core
 from fedray.counts import counted
-from fedray.data.federated import IndexedSet
 from fedray.errors import (
+    ClientError,
     Failure,
     NoScalar,
     NotFinite,
@@ -28,8 +28,9 @@ from fedray.errors import (
     definition_line,
     plugin_line,
 )
+from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import TESTS
-from fedray.federation import Reply
+from fedray.federation import Reply, Counted
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -209,7 +210,7 @@ class ClientRuntime:
         """Isolate a client's step or test; its seed depends on the step, round and client.
 
         Tests leave the round out: a client with the same state and download has the same score in
-        every round (`ScoreCache`).
+        every round (`Federation.tested`).
         """
         seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         return self._isolation.step(seed)
@@ -283,32 +284,41 @@ class ClientRuntime:
         clients: Sequence[int],
         state: core.ClientState | None,
         down: core.Payload | None,
-    ) -> list[Reply]:
+    ) -> Counted:
         """Run a test of `evaluation.testing` in one pass for clients that share model and download.
 
-        Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
-        or draws from the global generators, which each client seeds differently, each client is
-        tested alone.
+        If the pass fails, or draws from the global generators, which each client seeds differently,
+        each client is tested alone.
+
+        Args:
+            name: the test.
+            round_: the round.
+            clients: the clients.
+            state: the state of the first client.
+            down: their download.
+
+        Raises:
+            ClientError: if the test of a client fails.
+            UserError: if the user can correct the cause, for example if memory runs out.
         """
         private, client = PrivateCopies(self.device), clients[0]
         try:
             context = self.client(client, round_)
-            held_out = [self.held_out(member, round_) for member in clients]
+            splits = splits_of(self.assembly.data.at(round_), clients, self._samples)
             with of_clients(*clients), self._isolated(name, client):
                 before = generators(self.device) if len(clients) > 1 else None
                 current = self._state_or_first(context, state)
                 copied = core.ClientState(private.of(current.model), private.of(current.memory))
                 download = self._download(private, down)
-                tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
-                is_shared = before is None or generators(self.device) == before
+                counts = TESTS[name](self.assembly.algorithm, context, copied, download, splits)
+                if before is None or generators(self.device) == before:
+                    return Counted(clients, counts, peak_device_memory(self.device))
         except (Exception, SystemExit) as error:
             if len(clients) == 1:
-                return [Reply(failure=self._failure(error, name, round_, client))]
-            is_shared = False
-        if is_shared:
-            used = peak_device_memory(self.device)
-            return [Reply(scores=scores, device_bytes=used) for scores in tested]
-        return [self.test(name, round_, (member,), state, down)[0] for member in clients]
+                failure = self._failure(error, name, round_, client)
+                raise ClientError(client, round_, name, failure) from error
+        alone = [self.test(name, round_, (member,), state, down) for member in clients]
+        return Counted.joined(alone)
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Describe a client's failure, and discard the models that the step may have changed."""
@@ -378,22 +388,6 @@ class ClientRuntime:
     def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
         return map_together(partial(moved_to, device=self.device), weights)
-
-    def held_out(self, client: int, round_: int) -> core.HeldOut:
-        """Return the images on which a client's model is tested."""
-        data = self.assembly.data.at(round_)
-        return core.HeldOut(
-            test=self._samples(data.test[client]),
-            eval_sets=self._shared(data.eval_sets),
-            validation=None if data.validation is None else self._samples(data.validation[client]),
-            validation_sets=self._shared(data.validation_sets),
-        )
-
-    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, core.EvalSet]:
-        return {
-            name: core.EvalSet(self._samples(shared.index), shared.classes)
-            for name, shared in sets.items()
-        }
 
     def _setting(self, round_: int) -> core.Setting:
         """Return the setting with the round's learning rate."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import ray
 import torch
@@ -23,7 +23,7 @@ from ray.exceptions import RayTaskError
 
 from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Reply, Task
+from fedray.federation import Reply, Task, Counted
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
@@ -81,41 +81,56 @@ class RayExecutor:
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run a step or a test for every key of `down`; see `federation.Executor`.
+        """Run a step for every key of `down`; see `federation.Executor`.
 
         Steps are pure functions, so other workers run again what a lost worker has not answered.
         """
-        is_test = task == "test"
-        pending: Sequence[Sequence[int]] = (
-            groups_of_test(self._assembly, name, round_, down)
-            if is_test
-            else groups_of_step(self._assembly, name, down)
-        )
-        downloads, losses = _put_once(down), Counter[int]()
+        groups = groups_of_step(self._assembly, name, down)
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
-        while pending:
-            calls = self._send(task, name, round_, pending, down, downloads)
-            pending, lost_workers = [], set[Any]()
-            for call in calls:
-                try:
-                    results, total, texts = ray.get(call.ref)
-                except (*LOST, RayTaskError) as error:
-                    self._suspend(call, lost_workers, losses, error)
-                    pending += call.groups
-                    continue
-                text_log.show(texts)
-                received = [from_message(result) for result in results]
-                answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
-                if not is_test:
-                    self._store(dict(zip(answered, (state for _, state in received), strict=True)))
-                    self._update_rates(round_, answered)
-                replies |= answered
-                blocks[call.clients[0]] = from_message(total), len(call.clients)
+        for call, (results, total) in self._answers(task, name, round_, groups, down):
+            received = [from_message(result) for result in results]
+            answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
+            self._store(dict(zip(answered, (state for _, state in received), strict=True)))
+            self._update_rates(round_, answered)
+            replies |= answered
+            blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))
         if task == "sum":
             for _, (total, size) in sorted(blocks.items()):
                 sums.add(total, size)
         return dict(sorted(replies.items())), sums.total
+
+    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+        """Run a test for every key of `down`; see `federation.Executor`."""
+        groups = groups_of_test(self._assembly, name, round_, down)
+        answers = self._answers("test", name, round_, groups, down)
+        return Counted.joined([tested for _, tested in answers])
+
+    def _answers(
+        self,
+        task: Task | Literal["test"],
+        name: str,
+        round_: int,
+        groups: Sequence[Sequence[int]],
+        down: Downlinks,
+    ) -> Iterator[tuple[Sent, Any]]:
+        """Run a task for groups of clients; yield each call with its answer.
+
+        What a lost worker has not answered is sent to other workers.
+        """
+        downloads, losses = _put_once(down), Counter[int]()
+        while groups:
+            calls = self._send(task, name, round_, groups, down, downloads)
+            groups, lost_workers = [], set[Any]()
+            for call in calls:
+                try:
+                    answer, texts = ray.get(call.ref)
+                except (*LOST, RayTaskError) as error:
+                    self._suspend(call, lost_workers, losses, error)
+                    groups = [*groups, *call.groups]
+                    continue
+                text_log.show(texts)
+                yield call, answer
 
     def close(self) -> None:
         """Free the states; the caller closes the pool."""
@@ -124,7 +139,7 @@ class RayExecutor:
 
     def _send(
         self,
-        task: Task,
+        task: Task | Literal["test"],
         name: str,
         round_: int,
         groups: Sequence[Sequence[int]],
@@ -191,7 +206,7 @@ class RayExecutor:
 
     def _share(
         self,
-        task: Task,
+        task: Task | Literal["test"],
         worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
@@ -338,31 +353,18 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def run(self, task: Task, name: str, share: Share) -> tuple[list[Any], Any, list[Text]]:
+    def run(self, task: Task | Literal["test"], name: str, share: Share) -> tuple[Any, list[Text]]:
         """Run a step or a test of several clients.
 
         Returns:
-            The reply and the next state of each client, group after group, as a message if small;
-            the `Total` of the uploads if the task is "sum", and the replies have none; and the
-            texts that the process has printed, logged or warned of (`runtime.printing`). An error
-            has them as `texts`.
+            The answer of `_step` or `_test`, and the texts that the process has printed, logged or
+            warned of (`runtime.printing`). An error has them as `texts`.
         """
         try:
-            runtime, inputs = self._runtime(share.experiment, share.files), share.inputs()
+            runtime = self._runtime(share.experiment, share.files)
             if task == "test":
-                return _test(runtime, name, share), None, self._output.take()
-            sums = Sums(len(share.clients)) if task == "sum" else None
-            results: list[Any] = []
-            for group in share.groups:
-                members = [*islice(inputs, len(group))]
-                steps = runtime.steps(name, share.round, members)
-                stepped = runtime.replies(members, steps, sums)
-                for member, (reply, state) in zip(members, stepped, strict=True):
-                    is_new = state is not None and state is not member.state
-                    new = share.packed(state, len(results)) if is_new else None
-                    results.append(to_message((reply, new)))
-            total = Total() if sums is None else sums.total
-            return results, to_message(total), self._output.take()
+                return _test(runtime, name, share), self._output.take()
+            return _step(runtime, task, name, share), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
@@ -391,10 +393,29 @@ class Worker:
         return runtime
 
 
-def _test(runtime: ClientRuntime, name: str, share: Share) -> list[tuple[Reply, None]]:
-    """Test groups of clients; return the replies group after group."""
-    return [
-        (reply, None)
-        for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-        for reply in runtime.test(name, share.round, group, state, down)
-    ]
+def _step(runtime: ClientRuntime, task: Task, name: str, share: Share) -> tuple[list[Any], Any]:
+    """Run a step of several clients.
+
+    Returns:
+        The reply and the next state of each client, group after group, as a message if small; and
+        the `Total` of the uploads if the task is "sum", and the replies have none.
+    """
+    inputs, sums = share.inputs(), Sums(len(share.clients)) if task == "sum" else None
+    results: list[Any] = []
+    for group in share.groups:
+        members = [*islice(inputs, len(group))]
+        steps = runtime.steps(name, share.round, members)
+        stepped = runtime.replies(members, steps, sums)
+        for member, (reply, state) in zip(members, stepped, strict=True):
+            is_new = state is not None and state is not member.state
+            new = share.packed(state, len(results)) if is_new else None
+            results.append(to_message((reply, new)))
+    return results, to_message(Total() if sums is None else sums.total)
+
+
+def _test(runtime: ClientRuntime, name: str, share: Share) -> Counted:
+    """Run a test of groups of clients; the groups have one member among the share's inputs."""
+    members = zip(share.groups, share.inputs(), strict=True)
+    return Counted.joined(
+        [runtime.test(name, share.round, group, state, down) for group, (_, state, down) in members]
+    )

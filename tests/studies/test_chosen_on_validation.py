@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from answers import counts_of
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from rounds import rounds_in, serial
 from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.evaluation.score import Score
 from fedray.runtime import clients
 from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
@@ -45,14 +46,12 @@ SWEEP = {
 def here(tmp_path, monkeypatch):
     """A working directory with the experiment; every test of a client has the planted scores."""
 
-    def score(algorithm, client, state, down, held_out):
-        lr = client.setting.training.lr
-        held = None
-        if held_out[0].validation is not None:
-            held = Score(HELD[lr][client.round], 10)
-        return [(Score(TEST[lr][client.round], 100, validation=held),)] * len(held_out)
+    def planted(algorithm, client, state, down, splits):
+        lr, round_ = client.setting.training.lr, client.round
+        answers = ((TEST[lr][round_], 100), (HELD[lr][round_], 10))[: len(splits)]
+        return np.stack([counts_of(*answers)[:, 0]] * len(splits[0].sizes))
 
-    monkeypatch.setattr(clients, "TESTS", {"evaluate": score})
+    monkeypatch.setattr(clients, "TESTS", {"evaluate": planted})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "planted.yaml").write_text(dump_yaml(EXPERIMENT))
     return tmp_path
