@@ -30,7 +30,7 @@ from fedray.errors import (
 )
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import TESTS
-from fedray.federation import Reply, Counted
+from fedray.federation import Counted, Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,

@@ -23,7 +23,7 @@ from ray.exceptions import RayTaskError
 
 from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Reply, Task, Counted
+from fedray.federation import Counted, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
@@ -85,15 +85,26 @@ class RayExecutor:
 
         Steps are pure functions, so other workers run again what a lost worker has not answered.
         """
-        groups = groups_of_step(self._assembly, name, down)
+        pending = groups_of_step(self._assembly, name, down)
+        downloads, losses = _put_once(down), Counter[int]()
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
-        for call, (results, total) in self._answers(task, name, round_, groups, down):
-            received = [from_message(result) for result in results]
-            answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
-            self._store(dict(zip(answered, (state for _, state in received), strict=True)))
-            self._update_rates(round_, answered)
-            replies |= answered
-            blocks[call.clients[0]] = from_message(total), len(call.clients)
+        while pending:
+            calls = self._send(task, name, round_, pending, down, downloads)
+            pending, lost_workers = [], set[Any]()
+            for call in calls:
+                try:
+                    results, total, texts = ray.get(call.ref)
+                except (*LOST, RayTaskError) as error:
+                    self._suspend(call, lost_workers, losses, error)
+                    pending += call.groups
+                    continue
+                text_log.show(texts)
+                received = [from_message(result) for result in results]
+                answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
+                self._store(dict(zip(answered, (state for _, state in received), strict=True)))
+                self._update_rates(round_, answered)
+                replies |= answered
+                blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))
         if task == "sum":
             for _, (total, size) in sorted(blocks.items()):
@@ -102,35 +113,21 @@ class RayExecutor:
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counted:
         """Run a test for every key of `down`; see `federation.Executor`."""
-        groups = groups_of_test(self._assembly, name, round_, down)
-        answers = self._answers("test", name, round_, groups, down)
-        return Counted.joined([tested for _, tested in answers])
-
-    def _answers(
-        self,
-        task: Task | Literal["test"],
-        name: str,
-        round_: int,
-        groups: Sequence[Sequence[int]],
-        down: Downlinks,
-    ) -> Iterator[tuple[Sent, Any]]:
-        """Run a task for groups of clients; yield each call with its answer.
-
-        What a lost worker has not answered is sent to other workers.
-        """
-        downloads, losses = _put_once(down), Counter[int]()
-        while groups:
-            calls = self._send(task, name, round_, groups, down, downloads)
-            groups, lost_workers = [], set[Any]()
+        pending = groups_of_test(self._assembly, name, round_, down)
+        downloads, losses, parts = _put_once(down), Counter[int](), list[Counted]()
+        while pending:
+            calls = self._send("test", name, round_, pending, down, downloads)
+            pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
-                    answer, texts = ray.get(call.ref)
+                    counted, texts = ray.get(call.ref)
                 except (*LOST, RayTaskError) as error:
                     self._suspend(call, lost_workers, losses, error)
-                    groups = [*groups, *call.groups]
+                    pending += call.groups
                     continue
                 text_log.show(texts)
-                yield call, answer
+                parts.append(counted)
+        return Counted.joined(parts)
 
     def close(self) -> None:
         """Free the states; the caller closes the pool."""
@@ -166,7 +163,12 @@ class RayExecutor:
             for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
                     argument = self._share(task, worker, round_, share, *downloads)
-                    calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
+                    ref = (
+                        worker.test.remote(name, argument)
+                        if task == "test"
+                        else worker.run.remote(task, name, argument)
+                    )
+                    calls.append(Sent(worker, share, ref))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
@@ -353,18 +355,42 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def run(self, task: Task | Literal["test"], name: str, share: Share) -> tuple[Any, list[Text]]:
-        """Run a step or a test of several clients.
+    def run(self, task: Task, name: str, share: Share) -> tuple[list[Any], Any, list[Text]]:
+        """Run a step of several clients.
 
         Returns:
-            The answer of `_step` or `_test`, and the texts that the process has printed, logged or
-            warned of (`runtime.printing`). An error has them as `texts`.
+            The reply and the next state of each client, group after group, as a message if small;
+            the `Total` of the uploads if the task is "sum", and the replies have none; and the
+            texts that the process has printed, logged or warned of (`runtime.printing`). An error
+            has them as `texts`.
         """
         try:
+            runtime, inputs = self._runtime(share.experiment, share.files), share.inputs()
+            sums = Sums(len(share.clients)) if task == "sum" else None
+            results: list[Any] = []
+            for group in share.groups:
+                members = [*islice(inputs, len(group))]
+                steps = runtime.steps(name, share.round, members)
+                stepped = runtime.replies(members, steps, sums)
+                for member, (reply, state) in zip(members, stepped, strict=True):
+                    is_new = state is not None and state is not member.state
+                    new = share.packed(state, len(results)) if is_new else None
+                    results.append(to_message((reply, new)))
+            total = Total() if sums is None else sums.total
+            return results, to_message(total), self._output.take()
+        except Exception as error:
+            error.__dict__["texts"] = self._output.take()
+            raise
+
+    def test(self, name: str, share: Share) -> tuple[Counted, list[Text]]:
+        """Run a test of several clients; return its result, and the texts as `run` does."""
+        try:
             runtime = self._runtime(share.experiment, share.files)
-            if task == "test":
-                return _test(runtime, name, share), self._output.take()
-            return _step(runtime, task, name, share), self._output.take()
+            parts = [
+                runtime.test(name, share.round, group, state, down)
+                for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
+            ]
+            return Counted.joined(parts), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
@@ -391,31 +417,3 @@ class Worker:
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]
         return runtime
-
-
-def _step(runtime: ClientRuntime, task: Task, name: str, share: Share) -> tuple[list[Any], Any]:
-    """Run a step of several clients.
-
-    Returns:
-        The reply and the next state of each client, group after group, as a message if small; and
-        the `Total` of the uploads if the task is "sum", and the replies have none.
-    """
-    inputs, sums = share.inputs(), Sums(len(share.clients)) if task == "sum" else None
-    results: list[Any] = []
-    for group in share.groups:
-        members = [*islice(inputs, len(group))]
-        steps = runtime.steps(name, share.round, members)
-        stepped = runtime.replies(members, steps, sums)
-        for member, (reply, state) in zip(members, stepped, strict=True):
-            is_new = state is not None and state is not member.state
-            new = share.packed(state, len(results)) if is_new else None
-            results.append(to_message((reply, new)))
-    return results, to_message(Total() if sums is None else sums.total)
-
-
-def _test(runtime: ClientRuntime, name: str, share: Share) -> Counted:
-    """Run a test of groups of clients; the groups have one member among the share's inputs."""
-    members = zip(share.groups, share.inputs(), strict=True)
-    return Counted.joined(
-        [runtime.test(name, share.round, group, state, down) for group, (_, state, down) in members]
-    )

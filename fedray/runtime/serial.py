@@ -6,7 +6,7 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Sums, Total
-from fedray.federation import Reply, Task, Counted
+from fedray.federation import Counted, Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import Member
 from fedray.runtime.memory import keep_freed_memory, return_freed_memory

@@ -232,14 +232,14 @@ class Confusion:
 
 
 @dataclass
-class Counted:
+class Tested:
     """One client's answers on its own images, and on the images that all share."""
 
     own: Confusion
     shared: Mapping[str, Confusion]
 
 
-def metrics_of(loop: Loop, round_: int, tested: Mapping[int, Counted]) -> dict[str, float]:
+def metrics_of(loop: Loop, round_: int, tested: Mapping[int, Tested]) -> dict[str, float]:
     """Return all metrics of the clients' own models on one kind of images."""
     keys, values = loop.keys, {}
     joined = [i for i in loop.joined(round_) if i in tested]
@@ -308,7 +308,7 @@ def _by_domain(loop: Loop, round_: int, scores: Mapping[int, Confusion]) -> dict
     }
 
 
-def _shared(loop: Loop, tested: Sequence[Counted]) -> dict[str, float]:
+def _shared(loop: Loop, tested: Sequence[Tested]) -> dict[str, float]:
     values, by_domain, k = {}, {}, loop.keys["evaluation"]["top_k"]
     for name in tested[0].shared if tested else ():
         scores = [t.shared[name] for t in tested]
@@ -754,7 +754,7 @@ class Loop:
         if r and (schedule["name"] != "constant" or schedule["warmup_rounds"]):
             record.metrics["learning_rate"] = self.lr(r)
 
-    def of_images(self, r: int, models: Mapping[int, list[dict[str, Counted]]]) -> dict[str, float]:
+    def of_images(self, r: int, models: Mapping[int, list[dict[str, Tested]]]) -> dict[str, float]:
         tested = {i: m[0]["test"] for i, m in models.items()}
         values = metrics_of(self, r, tested)
         if self.split(r).validation is not None:
@@ -764,7 +764,7 @@ class Loop:
         return {name: float(value) for name, value in values.items()}
 
     @torch.no_grad()
-    def answers(self, client: int, net: Any, owner: int, r: int) -> dict[str, Counted]:
+    def answers(self, client: int, net: Any, owner: int, r: int) -> dict[str, Tested]:
         """Test a client's network on its test and validation images, and on the shared sets."""
         split, found = self.split(r), {}
         kinds = {"test": (split.test, split.shared)}
@@ -774,7 +774,7 @@ class Loop:
         net.eval()
         for name, (own, shared) in kinds.items():
             of_sets = {n: self.confusion(net, index, owner) for n, index in shared.items()}
-            found[name] = Counted(self.confusion(net, own[client], owner), of_sets)
+            found[name] = Tested(self.confusion(net, own[client], owner), of_sets)
         net.train()
         return found
 
@@ -824,7 +824,7 @@ class Loop:
         """Do nothing: what tests are sent is not counted."""
 
     @staticmethod
-    def best_epoch(epochs: Sequence[dict[str, Counted]], on_test: bool) -> int:
+    def best_epoch(epochs: Sequence[dict[str, Tested]], on_test: bool) -> int:
         kind = "test" if on_test else "validation"
         if kind not in epochs[0] or not epochs[0][kind].own.total:
             return len(epochs) - 1
