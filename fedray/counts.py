@@ -18,22 +18,22 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 
-class Counts(NamedTuple):
+class Tallied(NamedTuple):
     """Numbers of optimiser steps, images read, and trained parameters of a client."""
 
     steps: int = 0
     images: int = 0
     parameters: int = 0
 
-    def then(self, later: Counts) -> Counts:
+    def then(self, later: Tallied) -> Tallied:
         """Return the counts of two steps of one client, which may train the same parameters."""
         most = max(self.parameters, later.parameters)
-        return Counts(self.steps + later.steps, self.images + later.images, most)
+        return Tallied(self.steps + later.steps, self.images + later.images, most)
 
 
 @dataclass(eq=False)
 class Tally:
-    """Counts of the work of one client or server step.
+    """Tallied of the work of one client or server step.
 
     Attributes:
         steps: steps of all optimisers.
@@ -45,9 +45,9 @@ class Tally:
     images: int = 0
     trained: dict[int, Tensor] = field(default_factory=dict)
 
-    def take(self) -> Counts:
+    def take(self) -> Tallied:
         """Return the counts, and begin again from zero."""
-        taken = Counts(self.steps, self.images, self.parameters)
+        taken = Tallied(self.steps, self.images, self.parameters)
         self.steps = self.images = 0
         self.trained = {}
         return taken

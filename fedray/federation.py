@@ -9,8 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from traceback import extract_tb
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
 
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
@@ -26,19 +29,18 @@ from fedray.core import (
     is_tested_together,
 )
 from fedray.core.privacy import has_covered
-from fedray.counts import Counts, counted
+from fedray.counts import Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant, Spent
+from fedray.evaluation.answers import Counts
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
     Analysis,
     CrossEvaluated,
     HasGlobalModel,
-    analysis_metrics,
 )
-from fedray.evaluation.score import Score
-from fedray.evaluation.score_cache import ScoreCache
+from fedray.evaluation.splits import OWN
 from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED, Select
 from fedray.storage.run import Event, Round, Traffic, Work
@@ -50,22 +52,20 @@ WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
 
-NO_TRAFFIC, NO_WORK = Traffic(), Counts()
+NO_TRAFFIC, NO_WORK = Traffic(), Tallied()
 """Shared defaults, because constructing a record validates its fields."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one client's step or test.
+    """The result of one client's step.
 
     Attributes:
         uplink: the upload after the gate; None if the step uploads nothing.
         traffic: the size of the upload.
         train_loss: mean loss of the last local epoch; None if the step did not train.
         reports: further numbers that the client step reports.
-        failure: the error of a failed step or test, or None.
         seconds: wall time of the step.
-        scores: the scores of a test, one per tested model.
         work: counts of the step's work.
         device_bytes: most memory that the process has had in use on its accelerator so far.
     """
@@ -74,14 +74,33 @@ class Reply:
     traffic: Traffic = NO_TRAFFIC
     train_loss: float | None = None
     reports: Mapping[str, float] = field(default_factory=dict)
-    failure: Failure | None = None
     seconds: float = 0.0
-    scores: Sequence[Score] = ()
-    work: Counts = NO_WORK
+    work: Tallied = NO_WORK
     device_bytes: int = 0
 
 
-Task: TypeAlias = Literal["step", "sum", "test"]
+class Counted(NamedTuple):
+    """The result of a test.
+
+    Attributes:
+        clients: the ids of the K tested clients.
+        counts: their answers, [K, S, 3, C], or [K, E, S, 3, C] for E models of each client
+            (`evaluation.testing`).
+        device_bytes: most memory that a process has had in use on its accelerator so far.
+    """
+
+    clients: Sequence[int]
+    counts: Counts
+    device_bytes: int = 0
+
+    @classmethod
+    def joined(cls, parts: Sequence[Counted]) -> Counted:
+        """Return the results of several groups of clients as one."""
+        clients, counts, used = zip(*parts, strict=True)
+        return cls([*chain.from_iterable(clients)], np.concatenate(counts), max(used))
+
+
+Task: TypeAlias = Literal["step", "sum"]
 """What an executor runs for clients."""
 
 
@@ -97,17 +116,24 @@ class Executor(Protocol):
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run one client step or test for every key of `down`; a failed step changes no state.
+        """Run one client step for every key of `down`; a failed step changes no state.
 
         Args:
             task: "step": run the method's step `name`; "sum": run it, and return the uploads' sum
-                instead of the uploads; "test": run a test of `evaluation.testing`.
-            name: the name of the step or test.
+                instead of the uploads.
+            name: the name of the step.
             round_: the round.
             down: the download of each client, by id.
 
         Returns:
             The replies sorted by client, and the sum, which is empty unless the task is "sum".
+        """
+
+    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+        """Run one test of `evaluation.testing` for every key of `down`, at least one.
+
+        Raises:
+            ClientError: if the test of a client fails.
         """
 
     def close(self) -> None:
@@ -169,7 +195,7 @@ class Federation:
         streams: the experiment's random streams.
         accountant: counts the clients' uploads with noise; None without noise.
         snapshot: the federation after the last yielded round.
-        scores: the clients' last scores that are still valid.
+        tested: the clients whose last own test still holds: on the same data, before any step.
         device_bytes: most memory that a process of clients has had in use on its accelerator.
     """
 
@@ -181,12 +207,14 @@ class Federation:
     streams: Streams
     accountant: Accountant | None = None
     snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
-    scores: ScoreCache = field(default_factory=ScoreCache, init=False)
+    tested: set[int] = field(default_factory=set, init=False)
     device_bytes: int = field(default=0, init=False)
+    _counts: Counts | None = field(default=None, init=False)
+    _phase: int = field(default=0, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield one record per round, starting with round 0; set `snapshot` before each."""
-        self.scores.clear()  # the executor's states may have changed
+        self.tested.clear()  # the executor's states may have changed
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
@@ -197,7 +225,7 @@ class Federation:
     def retest(self, snapshot: Snapshot) -> Round:
         """Repeat the test after a round, without training or counting traffic."""
         self.snapshot = snapshot
-        self.scores.clear()
+        self.tested.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
 
@@ -274,17 +302,17 @@ class Federation:
                 analysis = self.algorithm.analyse(state, exchange.server)
         metrics = measure(evaluated)
         giver = f"the analysis of {self.algorithm.name}"
-        add_declared(metrics, analysis.metrics, analysis_metrics(self.algorithm), giver)
+        add_declared(metrics, analysis.metrics, type(self.algorithm), giver)
         for name, value in _means(exchange.reports).items():
             add_metric(metrics, name, value)
-        scores = {**evaluated.scores, **evaluated.newcomers}
+        tests = evaluated.on(OWN, range(self.plan.clients))
         seconds = exchange.seconds.values()
         record = Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
             client_seconds=sum(seconds) / len(seconds) if seconds else None,
             metrics=metrics,
-            per_client={c: score.accuracy for c, score in sorted(scores.items()) if score.total},
+            per_client=dict(zip(tests.clients.tolist(), tests.accuracy.tolist(), strict=True)),
             up=exchange.up,
             down=exchange.down,
             participants=list(exchange.participants) if exchange.round else [],
@@ -308,84 +336,78 @@ class Federation:
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
     ) -> Evaluated:
         """Test every client, and the further models that the method declares."""
-        algorithm = self.algorithm
-        scores = {
-            client: score
-            for sent in self._downloads(exchange.server, state)
-            for client, score in self._own_tests(exchange.round, sent).items()
-        }
-        last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
+        algorithm, round_ = self.algorithm, exchange.round
+        is_last = self.plan.finetune_epochs > 0 and round_ == self.plan.rounds
         return replace(
             evaluated,
-            scores={client: scores[client] for client in exchange.everyone},
-            newcomers={client: scores[client] for client in self.plan.newcomers},
+            counts=self._own_tests(exchange, state),
+            joined=exchange.everyone,
+            newcomers=self.plan.newcomers,
             has_global_model=isinstance(algorithm, HasGlobalModel)
             and algorithm.has_global_model(state),
             cross_evaluations=self._cross_evaluations(exchange, state),
-            fine_tuned=self._fine_tuned(exchange, state) if last else (),
+            fine_tuned=self._fine_tuned(exchange, state) if is_last else None,
         )
 
-    def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
-        """Test every client on its split, unless its last score is still valid.
+    def _own_tests(self, exchange: RoundExchange, state: ServerState) -> Counts:
+        """Return the counts of all clients; test those whose counts may have changed.
 
-        If clients share a model, all are tested again, because they are tested in fixed groups.
+        A client without a download whose last test still holds would give the same counts. If
+        clients share a model, all are tested, because they are tested in fixed groups.
         """
-        phase = self.plan.phase_at(round_)
-        scores = self.scores.lookup(phase, sent)
-        if is_tested_together(self.algorithm) and len(scores) < len(sent):
-            scores = {}
-        missing = {client: payload for client, payload in sent.items() if client not in scores}
-        new = {client: reply.scores[0] for client, reply in self._tests(round_, missing).items()}
-        self.scores.keep(phase, sent, new)
-        return {**scores, **new}
+        phase = self.plan.phase_at(exchange.round)
+        if phase != self._phase:
+            self.tested.clear()
+        counts = self._counts if self.tested else None
+        for sent in self._downloads(exchange.server, state):
+            due = {c: down for c, down in sent.items() if down is not None or c not in self.tested}
+            if due and is_tested_together(self.algorithm):
+                due = dict(sent)
+            if due:
+                new = self._test("evaluate", exchange.round, due)
+                if counts is None:
+                    counts = np.zeros((self.plan.clients, *new.shape[1:]), np.int64)
+                counts[sorted(due)] = new
+        assert counts is not None
+        self._phase, self._counts, self.tested = phase, counts, set(range(self.plan.clients))
+        return counts
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
-        for wave in _waves(range(self.plan.clients)):
-            yield _once(self.gate.down, self.algorithm.downlink(state, wave, server))[0]
+        for first in range(0, self.plan.clients, WAVE):
+            wave = range(first, min(first + WAVE, self.plan.clients))
+            yield self._passed(self.algorithm.downlink(state, wave, server))
 
-    def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
-        tested = self.executor.run("test", "evaluate", round_, sent)[0] if sent else {}
-        check_replies(tested, round_, "evaluate")
-        for reply in tested.values():
-            self.device_bytes = max(self.device_bytes, reply.device_bytes)
-        return tested
+    def _passed(self, down: Downlinks) -> Downlinks:
+        """Pass every distinct download of a test through the gate once."""
+        keys, passed = [*map(id, down.values())], dict[int, Payload | None]()
+        for key, payload in zip(keys, down.values(), strict=True):
+            if key not in passed:
+                passed[key] = None if payload is None else self.gate.down(payload)[0]
+        return {client: passed[key] for client, key in zip(down, keys, strict=True)}
 
-    def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
-        """Return the scores of every client after fine-tuning, in client order."""
-        scores: list[Sequence[Score]] = []
-        for sent in self._downloads(exchange.server, state):
-            replies, _ = self.executor.run("test", "finetune", exchange.round, sent)
-            check_replies(replies, exchange.round, "finetune")
-            scores += [tested.scores for _, tested in sorted(replies.items())]
-        return scores
+    def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> Counts:
+        """Return the counts of all clients before fine-tuning and after each epoch."""
+        waves = self._downloads(exchange.server, state)
+        return np.concatenate([self._test("finetune", exchange.round, sent) for sent in waves])
 
     def _cross_evaluations(
         self, exchange: RoundExchange, state: ServerState
-    ) -> dict[str, list[list[Score]]]:
-        """Test further models; a client that tests several of them does so one after the other."""
+    ) -> dict[str, list[Counts]]:
+        """Return, by name, the counts of each further model that the method declares."""
         if not isinstance(self.algorithm, CrossEvaluated):
             return {}
         requests = self.algorithm.cross_evaluations(state, exchange.server)
-        scores: dict[str, list[list[Score]]] = {
-            name: [[] for _ in models] for name, models in requests.items()
+        return {
+            name: [self._test("evaluate", exchange.round, self._passed(model)) for model in models]
+            for name, models in requests.items()
         }
-        queues: dict[int, list[tuple[list[Score], Payload | None]]] = {}
-        for name, models in requests.items():
-            for of_model, model in zip(scores[name], models, strict=True):
-                for client, payload in model.items():
-                    queues.setdefault(client, []).append((of_model, payload))
-        while wave := {client: queue.pop(0) for client, queue in sorted(queues.items()) if queue}:
-            for clients in _waves([*wave]):
-                sent = _once(self.gate.down, {client: wave[client][1] for client in clients})[0]
-                for client, reply in self._tests(exchange.round, sent).items():
-                    wave[client][0].append(reply.scores[0])
-        return scores
 
-
-def _waves(clients: Sequence[int]) -> Iterator[Sequence[int]]:
-    for first in range(0, len(clients), WAVE):
-        yield clients[first : first + WAVE]
+    def _test(self, name: str, round_: int, sent: Downlinks) -> Counts:
+        """Return the counts of a test, sorted by client."""
+        tested = self.executor.test(name, round_, sent)
+        self.device_bytes = max(self.device_bytes, tested.device_bytes)
+        return tested.counts[np.argsort(tested.clients)]
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -413,7 +435,7 @@ class RoundExchange(Exchange):
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
         self.seconds: dict[int, float] = {}
-        self.work: dict[int, Counts] = {}
+        self.work: dict[int, Tallied] = {}
         self.server_work = Work()
         self.noised: list[Sequence[int]] = []
         self._calls = Counter[str]()  # with noise, by step
@@ -467,13 +489,12 @@ class RoundExchange(Exchange):
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Record replies; return the uploads, sorted by client."""
-        check_replies(replies, self.round, step)
         uplinks: dict[int, Payload] = {}
         sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
             self.replied.add(client)
             self._federation.device_bytes = max(self._federation.device_bytes, reply.device_bytes)
-            self._federation.scores.forget(client)
+            self._federation.tested.discard(client)
             self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
             before = self.work.get(client)
             self.work[client] = before.then(reply.work) if before else reply.work
@@ -493,13 +514,6 @@ class RoundExchange(Exchange):
             return False
         random = self._federation.streams.numpy("fault_drop", round_=self.round, client=client)
         return bool(random.random() < probability)
-
-
-def check_replies(replies: Mapping[int, Reply], round_: int, step: str) -> None:
-    """Raise a ClientError for the first client whose step or test failed."""
-    for client, reply in sorted(replies.items()):
-        if reply.failure is not None:
-            raise ClientError(client, round_, step, reply.failure)
 
 
 def _once(

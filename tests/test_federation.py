@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from answers import counts_of
 
 from fedray.cli.catalogue import experiment_keys
 from fedray.config import FaultConfig
@@ -24,8 +25,7 @@ from fedray.core import (
 )
 from fedray.errors import ClientError, Failure
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
-from fedray.evaluation.score import Score
-from fedray.federation import Federation, Plan, Reply
+from fedray.federation import Counted, Federation, Plan, Reply
 from fedray.storage.run import Round
 from fedray.streams import Streams
 
@@ -58,10 +58,10 @@ class TwoSteps(Algorithm):
 
 @dataclass
 class Clients:
-    """An executor whose clients report and score what they are told to."""
+    """An executor whose clients report and answer what they are told to."""
 
     reports: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    scores: Mapping[int, Score] = field(default_factory=dict)
+    answers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def run(self, task: str, name: str, round_: int, down: Any) -> Any:
         done = getattr(self, task)(name, round_, down)
@@ -71,8 +71,11 @@ class Clients:
         reports = self.reports if name == "first" else {}
         return {client: Reply(Made(round_), reports=reports.get(client, {})) for client in down}
 
-    def test(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
-        return {client: Reply(scores=[self.scores.get(client, Score(1, 1))]) for client in down}
+    def test(self, name: str, round_: int, down: Any) -> Counted:
+        clients = [*reversed(down)]
+        return Counted(
+            clients, counts_of(*(self.answers.get(client, (1, 1)) for client in clients))
+        )
 
 
 class Added(SummingMethod):
@@ -256,7 +259,7 @@ def test_a_report_is_the_mean_over_the_clients_that_gave_it():
 
 
 def test_a_client_without_test_images_has_no_accuracy():
-    scores = {0: Score(3, 4), 1: Score(0, 0)}
-    for result in federation(1, Clients(scores=scores)).rounds():
+    answers = {0: (3, 4), 1: (0, 0)}
+    for result in federation(1, Clients(answers=answers)).rounds():
         assert result.per_client == {0: 0.75, 2: 1.0}
         assert result.metrics["local_accuracy"] == pytest.approx(0.875)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.data.federated import GLOBAL_TEST
 from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
-from fedray.evaluation.score import Score, TopK, within_top
+from fedray.evaluation.answers import within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import partition_images
 
@@ -139,11 +138,6 @@ def test_a_single_class_is_refused(assemble):
     one = ImageSet("made", pixels, np.zeros(40, np.int64), ("cat",), np.zeros(40, np.int8))
     with pytest.raises(UserError, match=r"has one class, cat; a classifier needs at least two$"):
         partition_images(experiment, one)
-
-
-def test_scores_are_plain_counts():
-    score = Score(3, 4, eval_sets={GLOBAL_TEST: Score(5, 8)}, top=TopK(5, 4))
-    assert score.top == (5, 4)
 
 
 # --- what is written ------------------------------------------------------------------------------

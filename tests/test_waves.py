@@ -21,10 +21,10 @@ def test_in_waves_it_is_the_same(run, monkeypatch, method):
     changes = {"rounds": 2, **METHODS[method]}
     whole = run(method, changes)
     monkeypatch.setattr(fedray.federation, "WAVE", 3)
-    asked, test = [], SerialExecutor._test
+    asked, test = [], SerialExecutor.test
     monkeypatch.setattr(
         SerialExecutor,
-        "_test",
+        "test",
         lambda self, name, round_, down: asked.append(len(down)) or test(self, name, round_, down),
     )
     in_waves = run(method, changes)

@@ -29,8 +29,6 @@ from fedray.core.algorithm import (
 from fedray.core.client import (
     Batch,
     Client,
-    EvalSet,
-    HeldOut,
     Samples,
     Setting,
     Skeleton,

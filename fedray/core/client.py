@@ -172,30 +172,6 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-class EvalSet(NamedTuple):
-    """Images on which every client's model is tested, and the classes that it may predict."""
-
-    samples: Samples
-    classes: range
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The images for evaluating a client's model, which client steps never receive.
-
-    Attributes:
-        test: the client's own test images.
-        eval_sets: test images that all clients share, by name.
-        validation: the client's own validation images; None if no client has any.
-        validation_sets: the counterparts of `eval_sets`, by name, made of validation images.
-    """
-
-    test: Samples
-    eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
-    validation: Samples | None = None
-    validation_sets: Mapping[str, EvalSet] = field(default_factory=dict)
-
-
 class Skeleton:
     """A model of one architecture on its device, into which clients' weights are loaded.
 

@@ -90,7 +90,7 @@ class Server:
 
         If models differ in size alone (`PromptMethod.size`), it is the first client's.
         """
-        distinct = sorted({name.partition("/")[0] for name in self.architectures})
+        distinct = sorted({name.partition("/")[0] for name in set(self.architectures)})
         if len(distinct) > 1:
             raise UserError(
                 "this method shares whole models, but model.group gives the clients "

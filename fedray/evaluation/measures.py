@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import Algorithm
 from fedray.data.federated import DOMAIN, GLOBAL_TEST
+from fedray.evaluation.answers import Answers, Floats, shares
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
-from fedray.evaluation.score import Score, pooled
-from fedray.storage.metric import Metric, Select
-
-Floats = NDArray[np.float64]
+from fedray.evaluation.splits import OWN
+from fedray.storage.metric import VALIDATION, Metric
 
 
 @metrics.add
@@ -37,17 +36,17 @@ class OwnTest(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = evaluated.tested
-        if not scores:
+        tested = evaluated.tested
+        if not tested:
             return {}
-        accuracy = np.array([score.accuracy for score in scores.values()])
+        accuracy = tested.accuracy
         tenth = max(1, round(len(accuracy) / 10))
         ordered = np.sort(accuracy)
         squares = float((accuracy**2).sum())
         jain = float(accuracy.sum() ** 2 / (len(accuracy) * squares)) if squares else 1.0
         return {
             "local_accuracy": float(accuracy.mean()),
-            "local_accuracy_weighted": pooled(list(scores.values())),
+            "local_accuracy_weighted": tested.pooled,
             "local_accuracy_std": float(accuracy.std()),
             "local_accuracy_worst10": float(ordered[:tenth].mean()),
             "local_accuracy_best10": float(ordered[-tenth:].mean()),
@@ -63,10 +62,8 @@ class MacroF1(Measure):
     metrics = (Metric("local_macro_f1", "index"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = evaluated.tested.values()
-        if not scores or not all(score.predicted for score in scores):
-            return {}
-        return {"local_macro_f1": float(np.mean([score.macro_f1 for score in scores]))}
+        tested = evaluated.tested
+        return {"local_macro_f1": float(tested.macro_f1.mean())} if tested else {}
 
 
 @metrics.add
@@ -80,14 +77,14 @@ class TopKAccuracy(Measure):
     metrics = (Metric("local_accuracy_top{k}"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        return top_share("local_accuracy", list(evaluated.tested.values()))
+        return top_share("local_accuracy", evaluated.tested, evaluated.facts.top_k)
 
 
-def top_share(name: str, scores: Sequence[Score]) -> dict[str, float]:
-    """Return <name>_top<k>, the mean over scores of the share; empty if it was not counted."""
-    counts = [(score.top, score.total) for score in scores if score.top is not None]
-    shares = [top.correct / total for top, total in counts]
-    return {f"{name}_top{counts[0][0].k}": float(np.mean(shares))} if counts else {}
+def top_share(name: str, answers: Answers, k: int | None) -> dict[str, float]:
+    """Return <name>_top<k>, the mean over models of the share; empty if it was not counted."""
+    if not answers or k is None:
+        return {}
+    return {f"{name}_top{k}": float(answers.top_k.mean())}
 
 
 @metrics.add
@@ -106,18 +103,14 @@ class GlobalTest(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = [
-            score.eval_sets[GLOBAL_TEST]
-            for _, score in sorted(evaluated.scores.items())
-            if GLOBAL_TEST in score.eval_sets
-        ]
-        if not scores:
+        answers = evaluated.on(GLOBAL_TEST)
+        if not answers:
             return {}
-        accuracy = np.array([score.accuracy for score in scores])
+        accuracy = answers.accuracy
         return {
             "global_test_accuracy": float(accuracy.mean()),
             "global_test_accuracy_std": float(accuracy.std()),
-            **top_share("global_test_accuracy", scores),
+            **top_share("global_test_accuracy", answers, evaluated.facts.top_k),
         }
 
 
@@ -136,7 +129,7 @@ class GlobalAccuracy(Measure):
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.has_global_model or not evaluated.tested:
             return {}
-        return {"global_accuracy": pooled(list(evaluated.tested.values()))}
+        return {"global_accuracy": evaluated.tested.pooled}
 
 
 @metrics.add
@@ -147,7 +140,7 @@ class Newcomers(Measure):
     metrics = (Metric("new_accuracy"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        return mean_over_models("new", [[score] for score in evaluated.newcomers.values()])
+        return mean_accuracy("new", evaluated.on(OWN, evaluated.newcomers))
 
 
 @metrics.add
@@ -165,12 +158,13 @@ class EarlierClients(Measure):
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.newcomers:
             return {}
-        scores = {
-            client: score
-            for client, score in evaluated.tested.items()
-            if client not in evaluated.newcomers
-        }
-        return mean_over_models("earlier", [[score] for score in scores.values()])
+        earlier = [client for client in evaluated.joined if client not in evaluated.newcomers]
+        return mean_accuracy("earlier", evaluated.on(OWN, earlier))
+
+
+def mean_accuracy(name: str, answers: Answers) -> dict[str, float]:
+    """Return <name>_accuracy, the mean over clients; empty without clients."""
+    return {f"{name}_accuracy": float(answers.accuracy.mean())} if answers else {}
 
 
 @metrics.add
@@ -189,26 +183,13 @@ class CrossEvaluations(Measure):
         return issubclass(method, CrossEvaluated)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        values: dict[str, float] = {}
+        values = {}
         for name, models in evaluated.cross_evaluations.items():
-            values |= mean_over_models(name, models)
+            totals = [evaluated.of_split(counts).sum(axis=(0, 2)) for counts in models]
+            accuracies = [right / images for right, images, *_ in totals if images]
+            if accuracies:
+                values[f"{name}_accuracy"] = float(np.mean(accuracies))
         return values
-
-
-def mean_over_models(name: str, models: Sequence[Sequence[Score]]) -> dict[str, float]:
-    """Return <name>_accuracy: the mean over models of the accuracy on all images of each.
-
-    Args:
-        name: the prefix of the metric.
-        models: for each model, its scores on one or several clients' test splits.
-
-    Returns:
-        One metric; empty if no model was tested on an image.
-    """
-    tested = [scores for scores in models if any(score.total for score in scores)]
-    if not tested:
-        return {}
-    return {f"{name}_accuracy": float(np.mean([pooled(scores) for scores in tested]))}
 
 
 @metrics.add
@@ -229,16 +210,16 @@ class BaseToNovel(Measure):
     only_on_test = ("accuracy_novel", "accuracy_hm", "accuracy_cm")
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = list(evaluated.tested.values())
-        if not scores:
+        tested = evaluated.tested
+        if not tested:
             return {}
         values = {
-            f"accuracy_{name}": float(np.mean([score.eval_sets[name].accuracy for score in scores]))
+            f"accuracy_{name}": float(evaluated.on(name, tested.clients).accuracy.mean())
             for name in ("base", "novel")
-            if name in scores[0].eval_sets
+            if evaluated.has(name)
         }
         if {"accuracy_base", "accuracy_novel"} <= values.keys():
-            local = float(np.array([score.accuracy for score in scores]).mean())
+            local = float(tested.accuracy.mean())
             values["accuracy_hm"] = harmonic_mean(values["accuracy_base"], values["accuracy_novel"])
             values["accuracy_cm"] = (local + values["accuracy_hm"]) / 2
         return values
@@ -260,12 +241,10 @@ class DomainAccuracy(Measure):
     metrics = (Metric("accuracy_{domain}"), Metric("accuracy_domains"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = evaluated.tested
         by_domain = {}
         for name, clients in evaluated.facts.domains.items():
-            tested = [scores[client] for client in clients if client in scores]
-            if tested:
-                by_domain[f"accuracy_{name}"] = pooled(tested)
+            if tested := evaluated.tested.of(clients):
+                by_domain[f"accuracy_{name}"] = tested.pooled
         if by_domain:
             by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
         return by_domain
@@ -289,10 +268,8 @@ class DomainClientAccuracy(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        scores = evaluated.tested
         by_domain = {
-            name: [scores[client].accuracy for client in clients if client in scores]
-            for name, clients in evaluated.facts.domains.items()
+            name: evaluated.tested.of(clients) for name, clients in evaluated.facts.domains.items()
         }
         return mean_and_spread("client_accuracy", by_domain)
 
@@ -312,26 +289,24 @@ class EveryDomain(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        by_domain: dict[str, list[float]] = {}
-        for _, score in sorted(evaluated.scores.items()):
-            for name, shared in score.eval_sets.items():
-                if name.startswith(DOMAIN):
-                    by_domain.setdefault(name.removeprefix(DOMAIN), []).append(shared.accuracy)
+        names = [split for split in evaluated.facts.splits if split.startswith(DOMAIN)]
+        by_domain = {
+            name.removeprefix(DOMAIN): evaluated.on(name) for name in names if evaluated.has(name)
+        }
         return mean_and_spread("everyone_accuracy", by_domain)
 
 
-def mean_and_spread(name: str, by_domain: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def mean_and_spread(name: str, by_domain: Mapping[str, Answers]) -> dict[str, float]:
     """Return mean and deviation over clients for each domain, and the mean over domains.
 
     The metrics are <name>_<domain>, <name>_<domain>_std and <name>_domains.
     """
-    metrics_by_name = {
-        f"{name}_{domain}": float(np.mean(values)) for domain, values in by_domain.items() if values
-    }
-    if metrics_by_name:
-        metrics_by_name[f"{name}_domains"] = float(np.mean(list(metrics_by_name.values())))
-    spreads = {domain: np.std(values) for domain, values in by_domain.items() if values}
-    return metrics_by_name | {f"{name}_{d}_std": float(std) for d, std in spreads.items()}
+    accuracies = {domain: answers.accuracy for domain, answers in by_domain.items() if answers}
+    means = {f"{name}_{domain}": float(values.mean()) for domain, values in accuracies.items()}
+    if means:
+        means[f"{name}_domains"] = float(np.mean(list(means.values())))
+    spreads = {f"{name}_{domain}_std": float(v.std()) for domain, v in accuracies.items()}
+    return means | spreads
 
 
 @metrics.add
@@ -348,21 +323,20 @@ class ClassSizes(Measure):
     metrics = (Metric("accuracy_majority"), Metric("accuracy_minority"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        majority = evaluated.facts.majority
-        if not majority or evaluated.facts.dense_classes:
+        facts, tested = evaluated.facts, evaluated.tested
+        if facts.majority is None or facts.dense_classes or not tested:
             return {}
-        counts = {"accuracy_majority": [0, 0], "accuracy_minority": [0, 0]}
-        for client, score in evaluated.tested.items():
-            for label, (correct, images) in enumerate(score.classes):
-                is_large = label in majority[client]
-                part = counts["accuracy_majority" if is_large else "accuracy_minority"]
-                part[0] += correct
-                part[1] += images
-        return {name: correct / images for name, (correct, images) in counts.items() if images}
+        is_large = facts.majority[tested.clients]
+        parts = {"accuracy_majority": is_large, "accuracy_minority": ~is_large}
+        counts = {
+            name: (tested.right[of_part].sum(), tested.images[of_part].sum())
+            for name, of_part in parts.items()
+        }
+        return {name: float(right / images) for name, (right, images) in counts.items() if images}
 
 
-def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
-    """Return each client's majority classes, those with more images than its mean n_i / C.
+def majority_classes(counts: np.ndarray) -> NDArray[np.bool_]:
+    """Return each client's majority classes [N, C]: more images than its mean n_i / C.
 
     FedGLCL Fig. 1b splits classes by a threshold that it does not state. A class without images is
     a minority class; a client with equal counts has no majority class.
@@ -370,8 +344,7 @@ def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
     Args:
         counts: n_{i,c}, training images by client and class [N, C].
     """
-    is_majority = counts > counts.mean(axis=1, keepdims=True)
-    return [frozenset(np.flatnonzero(row).tolist()) for row in is_majority]
+    return np.asarray(counts > counts.mean(axis=1, keepdims=True))
 
 
 @metrics.add
@@ -391,31 +364,23 @@ class Dice(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        names = evaluated.facts.dense_classes
-        if not names or not evaluated.tested:
+        names, tested = evaluated.facts.dense_classes, evaluated.tested
+        if not names or not tested:
             return {}
-        by_client = {client: _dice(score) for client, score in evaluated.tested.items()}
-        means = _mean_over(list(by_client.values()))
+        means = _dice(tested)
         values = {f"dice_{name}": float(mean) for name, mean in zip(names, means, strict=True)}
         values["dice"] = _foreground(means)
         for domain, clients in evaluated.facts.domains.items():
-            tested = [by_client[client] for client in clients if client in by_client]
-            if tested:
-                values[f"dice_in_{domain}"] = _foreground(_mean_over(tested))
+            if of_domain := tested.of(clients):
+                values[f"dice_in_{domain}"] = _foreground(_dice(of_domain))
         return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
-def _dice(score: Score) -> Floats:
-    """Return the Dice value of each class [C]; NaN for a class without pixels."""
-    correct, true = np.array(score.classes).T
-    predicted = np.array(score.predicted)
+def _dice(answers: Answers) -> Floats:
+    """Return the mean Dice value of each class [C]; NaN for a class without pixels."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(2 * correct / (predicted + true))
-
-
-def _mean_over(rows: Sequence[Floats]) -> Floats:
-    """Return the mean of rows [C], ignoring NaN; NaN if every row has NaN."""
-    return np.array([_mean(column) for column in np.stack(rows, 1)])
+        dice = 2 * answers.right / (answers.predicted + answers.images)
+    return np.array([_mean(column) for column in dice.T])
 
 
 def _foreground(by_class: Floats) -> float:
@@ -467,30 +432,29 @@ class FineTunedAccuracy(Measure):
     metrics = (Metric("finetuned_accuracy"), Metric("finetuned_accuracy_best"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        tested = [scores for scores in evaluated.fine_tuned if scores[0].total]
-        if not tested:
+        if evaluated.fine_tuned is None:
             return {}
-        last = [scores[-1].accuracy for scores in tested]
-        values = {"finetuned_accuracy": sum(last) / len(last)}
-        if evaluated.select == "test" or any(map(_validates, tested)):
-            best = [_best(scores, evaluated.select).accuracy for scores in tested]
-            values["finetuned_accuracy_best"] = sum(best) / len(best)
+        counts = evaluated.of_split(evaluated.fine_tuned)
+        has_images = counts[:, 0, 1].any(axis=1)
+        if not has_images.any():
+            return {}
+        accuracy = shares(counts[has_images])  # [K, E + 1]
+        values = {"finetuned_accuracy": _mean_in_order(accuracy[:, -1])}
+        if evaluated.select == "test":
+            values["finetuned_accuracy_best"] = _mean_in_order(accuracy.max(axis=1))
+        elif evaluated.has(VALIDATION + OWN):
+            validation = evaluated.of_split(evaluated.fine_tuned, VALIDATION + OWN)[has_images]
+            validates = validation[:, 0, 1].any(axis=1)
+            best = np.where(validates, validation[:, :, 0].sum(axis=2).argmax(axis=1), -1)
+            if validates.any():
+                best_accuracy = accuracy[np.arange(len(best)), best]
+                values["finetuned_accuracy_best"] = _mean_in_order(best_accuracy)
         return values
 
 
-def _validates(scores: Sequence[Score]) -> bool:
-    """Return True if the client has validation images."""
-    return scores[0].validation is not None and scores[0].validation.total > 0
-
-
-def _best(scores: Sequence[Score], select: Select) -> Score:
-    """Return a client's score after its best epoch, or after the last if no images select one."""
-    if select == "test":
-        return max(scores, key=lambda score: score.accuracy)
-    if not _validates(scores):
-        return scores[-1]
-    accuracies = [score.validation.accuracy for score in scores if score.validation is not None]
-    return scores[accuracies.index(max(accuracies))]
+def _mean_in_order(values: Floats) -> float:
+    """Return the mean of values that are added one after the other."""
+    return float(values.cumsum()[-1] / len(values))
 
 
 @metrics.add

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedray.core import Algorithm
 from fedray.errors import FedrayError, NotFinite, UserError, shown
 from fedray.evaluation.accountant import Spent
+from fedray.evaluation.answers import Answers, Counts
 from fedray.evaluation.protocols import analysis_metrics
-from fedray.evaluation.score import Score
+from fedray.evaluation.splits import OWN
 from fedray.registry import Registry
 from fedray.storage.metric import VALIDATION, Metric, Select, counterpart, find_metric
 
@@ -22,88 +26,107 @@ NEAR = 0.8
 """Similarity (of `difflib`) from which a metric's name counts as a spelling mistake."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DataFacts:
     """Facts about the data that measures need.
 
     Attributes:
+        splits: the names of the splits on which clients are tested, in the order of the counts.
         domains: the clients of each domain, if clients have one.
-        majority: each client's majority classes, by its training images.
+        majority: each client's majority classes, by its training images, bool [N, C]; None if
+            unknown.
         dense_classes: for dense prediction, the class names, background first.
+        top_k: k of the additional top-k accuracy, or None.
     """
 
+    splits: Sequence[str] = (OWN,)
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    majority: Sequence[Collection[int]] = ()
+    majority: NDArray[np.bool_] | None = None
     dense_classes: Sequence[str] = ()
+    top_k: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluated:
     """The results of one round, the input of measures.
 
+    Counts are int64 [..., S, 3, C]: for S splits in the order of `facts.splits`, right answers,
+    images and predictions of each class, and a fourth row with `evaluation.top_k` (see `Answers`).
+
     Attributes:
         facts: facts about the data.
-        scores: scores of the clients that have joined, on their own test splits; empty if the round
-            was not evaluated.
-        newcomers: scores of the clients that join late.
+        counts: the counts of all N clients, [N, S, 3, C]; None if the round was not evaluated.
+        joined: the clients that have joined.
+        newcomers: the clients that join late.
         has_global_model: whether all clients predict with one model.
-        cross_evaluations: by name, each model's scores on clients' test splits.
-        fine_tuned: each client's scores before fine-tuning and after each epoch.
+        cross_evaluations: by name, the counts of each model on the splits of K clients,
+            [K, S, 3, C].
+        fine_tuned: the counts before fine-tuning and after each of E epochs, [N, E + 1, S, 3, C].
         train_losses: losses of the clients that trained.
         spent: epsilon after the round, if privacy is on.
         lr: the clients' learning rate, if it changes over rounds.
         select: the images that select an epoch of fine-tuning.
+        prefix: "validation/" if measures read the validation images in place of the test images.
     """
 
     facts: DataFacts
-    scores: Mapping[int, Score] = field(default_factory=dict)
-    newcomers: Mapping[int, Score] = field(default_factory=dict)
+    counts: Counts | None = None
+    joined: Sequence[int] = ()
+    newcomers: Sequence[int] = ()
     has_global_model: bool = False
-    cross_evaluations: Mapping[str, Sequence[Sequence[Score]]] = field(default_factory=dict)
-    fine_tuned: Sequence[Sequence[Score]] = ()
+    cross_evaluations: Mapping[str, Sequence[Counts]] = field(default_factory=dict)
+    fine_tuned: Counts | None = None
     train_losses: Sequence[float] = ()
     spent: Spent | None = None
     lr: float | None = None
     select: Select = "validation"
+    prefix: str = ""
 
     def on_validation(self) -> Evaluated | None:
         """Return the same models' results on validation images; None if there are none."""
-        scores = _validation_scores(self.scores)
-        if not scores:
+        if self.counts is None or VALIDATION + OWN not in self.facts.splits:
             return None
-        return Evaluated(
-            self.facts,
-            scores=scores,
-            newcomers=_validation_scores(self.newcomers),
-            has_global_model=self.has_global_model,
-            cross_evaluations={
-                name: [
-                    list(_validation_scores(dict(enumerate(model))).values()) for model in models
-                ]
-                for name, models in self.cross_evaluations.items()
-            },
-            fine_tuned=[
-                list(_validation_scores(dict(enumerate(epochs))).values())
-                for epochs in self.fine_tuned
-            ],
-            select="test",  # these scores select for themselves
+        return replace(
+            self,
+            train_losses=(),
+            spent=None,
+            lr=None,
+            select="test",  # these answers select for themselves
+            prefix=VALIDATION,
         )
 
     @cached_property
-    def tested(self) -> dict[int, Score]:
-        """Return the scores of the clients that have test images, ordered by client."""
-        return {client: score for client, score in sorted(self.scores.items()) if score.total}
+    def tested(self) -> Answers:
+        """Return the answers of the joined clients on their own images, without idle clients."""
+        return self.on(OWN)
 
+    def on(self, split: str, clients: ArrayLike | None = None) -> Answers:
+        """Return the answers on a split; clients without images in it are left out.
 
-def _validation_scores(scores: Mapping[int, Score]) -> dict[int, Score]:
-    """Return the scores on validation images."""
-    return {k: score.validation for k, score in scores.items() if score.validation is not None}
+        Args:
+            split: "test" for each client's own images, or the name of a set that clients share.
+            clients: ids of clients, by default of all that have joined.
+        """
+        ids = np.array(self.joined if clients is None else clients, dtype=np.int64)
+        if self.counts is None or not self.has(split):
+            return Answers(np.zeros((0, 3, 0), np.int64), ids[:0])
+        counts = self.of_split(self.counts, split)[ids]
+        has_images = counts[:, 1].any(axis=1)
+        return Answers(counts[has_images], ids[has_images])
+
+    def has(self, split: str) -> bool:
+        """Return True if clients are tested on a split."""
+        return self.prefix + split in self.facts.splits
+
+    def of_split(self, counts: Counts, split: str = OWN) -> Counts:
+        """Return the part [..., 3, C] of counts [..., S, 3, C] that belongs to a split."""
+        return counts[..., self.facts.splits.index(self.prefix + split), :, :]
 
 
 class Measure(ABC):
     """A measurement of a round: the metrics of one computation.
 
-    A measure also runs on the scores on validation images; these metrics are named
+    A measure also runs on the answers on validation images; these metrics are named
     `validation/NAME`.
     """
 
@@ -128,24 +151,41 @@ class Measure(ABC):
 metrics: Registry[type[Measure]] = Registry("metric", "fedray.evaluation.measures")
 
 
+@lru_cache(maxsize=4096)
+def _declaration(owner: type, name: str) -> Metric | None:
+    """Return a number's declaration by the measure, or by the method that analyses itself."""
+    if issubclass(owner, Measure):
+        return find_metric(name, owner.metrics)
+    return find_metric(name, analysis_metrics(owner))
+
+
 def add_declared(
-    target: dict[str, float], values: Mapping[str, float], declared: Sequence[Metric], owner: str
+    target: dict[str, float],
+    values: Mapping[str, float],
+    owner: type,
+    title: str,
+    prefix: str = "",
 ) -> None:
     """Add numbers to `target`; each must be declared.
 
     Args:
         target: the numbers so far, which are extended.
         values: the numbers to add, by name.
-        declared: the declared metrics.
-        owner: the origin of the numbers, for messages.
+        owner: the measure or the method that declares them.
+        title: the owner's name in messages.
+        prefix: goes before the names; if there is one, metrics that only the test images have are
+            left out.
 
     Raises:
         FedrayError: if a number is not declared, or if `add_metric` raises it.
     """
     for name, value in values.items():
-        if not any(metric.matches(name) for metric in declared):
-            raise FedrayError(f"{owner} returned '{name}', which it does not declare")
-        add_metric(target, name, value)
+        metric = _declaration(owner, name)
+        if metric is None:
+            raise FedrayError(f"{title} returned '{name}', which it does not declare")
+        if prefix and issubclass(owner, Measure) and not _has_counterpart(owner, metric):
+            continue
+        add_metric(target, prefix + name, value)
 
 
 def measure(evaluated: Evaluated) -> dict[str, float]:
@@ -155,34 +195,18 @@ def measure(evaluated: Evaluated) -> dict[str, float]:
         FedrayError: if a measure returns a number that it does not declare, or that another
             measure has returned.
     """
-    on_test: dict[str, float] = {}
-    on_validation_images: dict[str, float] = {}
-    validated = evaluated.on_validation()
-    for entry in metrics.entries():
-        owner = f"metric {entry.name}"
-        add_declared(on_test, entry().compute(evaluated), entry.metrics, owner)
-        if validated is not None:
-            renamed = _validation_names(entry().compute(validated), entry.metrics)
-            add_declared(on_validation_images, renamed, _on_validation(entry), owner)
-    return {**on_test, **on_validation_images}
+    numbers: dict[str, float] = {}
+    entries = metrics.entries()
+    for view in filter(None, (evaluated, evaluated.on_validation())):
+        for entry in entries:
+            values = entry().compute(view)
+            add_declared(numbers, values, entry, f"metric {entry.name}", view.prefix)
+    return numbers
 
 
-def _validation_names(values: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
-    """Return the metrics of test images, renamed to their counterparts on validation images."""
-    with_metric = {name: (find_metric(name, declared), value) for name, value in values.items()}
-    return {
-        f"{VALIDATION}{name}": value
-        for name, (metric, value) in with_metric.items()
-        if metric is None or metric.on == "test"
-    }
-
-
-def _on_validation(entry: type[Measure]) -> list[Metric]:
-    return [
-        counterpart(metric)
-        for metric in entry.metrics
-        if metric.on == "test" and metric.name not in entry.only_on_test
-    ]
+def _has_counterpart(entry: type[Measure], metric: Metric) -> bool:
+    """Return True if a metric is also measured on validation images."""
+    return metric.on == "test" and metric.name not in entry.only_on_test
 
 
 def add_metric(target: dict[str, float], name: str, value: float) -> None:
@@ -252,4 +276,10 @@ def declared_metrics() -> tuple[Metric, ...]:
     """Return the metrics that all registered measures declare, on test and validation images."""
     entries = metrics.entries()
     on_test = [metric for entry in entries for metric in entry.metrics]
-    return (*on_test, *(metric for entry in entries for metric in _on_validation(entry)))
+    on_validation = [
+        counterpart(metric)
+        for entry in entries
+        for metric in entry.metrics
+        if _has_counterpart(entry, metric)
+    ]
+    return (*on_test, *on_validation)

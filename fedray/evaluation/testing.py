@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedray import core
 from fedray.errors import NotFinite
+from fedray.evaluation.answers import Counts, count_answers
 from fedray.evaluation.protocols import ClassSubset, FineTuned
-from fedray.evaluation.score import Score, TopK, overlap, within_top
+from fedray.evaluation.splits import Split
 from fedray.models import head_tensors
 
 
@@ -26,20 +30,21 @@ class Test(Protocol):
         client: core.Client,
         state: core.ClientState,
         down: Any,
-        held_out: Sequence[core.HeldOut],
+        splits: Sequence[Split],
         /,
-    ) -> list[tuple[Score, ...]]:
-        """Return the scores of the client's model, or of several models.
+    ) -> Counts:
+        """Return how the client's model, or several models, answer on each split.
 
         Args:
             algorithm: the method.
             client: the client whose model is tested; one of the clients that share it.
             state: its state.
             down: its download.
-            held_out: the test images of each client that has this model.
+            splits: the images of the K clients that have this model.
 
         Returns:
-            For each of these clients, one score per tested model.
+            `Answers.counts` of each client and split, int64 [K, S, 3, C]; of E models of each
+            client, [K, E, S, 3, C].
         """
 
 
@@ -48,16 +53,15 @@ def own_test(
     client: core.Client,
     state: core.ClientState,
     down: Any,
-    held_out: Sequence[core.HeldOut],
-) -> list[tuple[Score, ...]]:
+    splits: Sequence[Split],
+) -> Counts:
     """Test the client's model as it would start its next round.
 
     The method sees neither the round nor its learning rate, so that a client with the same state
-    and download has the same score in every round (`ScoreCache`).
+    and download gives the same answers in every round (`Federation.tested`).
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
-    local = algorithm.begin(timeless, state, down)
-    return [(tested,) for tested in scores(algorithm, local, held_out)]
+    return count(algorithm, algorithm.begin(timeless, state, down), splits)
 
 
 def fine_tuned(
@@ -65,23 +69,24 @@ def fine_tuned(
     client: core.Client,
     state: core.ClientState,
     down: Any,
-    held_out: Sequence[core.HeldOut],
-) -> list[tuple[Score, ...]]:
+    splits: Sequence[Split],
+) -> Counts:
     """Fine-tune after the last round and test; the fine-tuned model is discarded.
 
     Returns:
-        The scores before fine-tuning, and after each epoch.
+        The counts before fine-tuning, and after each epoch.
 
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    untuned = scores(algorithm, local, held_out)
+    counts = [count(algorithm, local, splits)]
     if isinstance(algorithm, FineTuned):
         epochs = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, core.LocalTraining)
         epochs = fine_tune_head(algorithm, local)
-    return [*zip(untuned, *(scores(algorithm, tuned, held_out) for tuned in epochs), strict=True)]
+    counts += [count(algorithm, tuned, splits) for tuned in epochs]
+    return np.stack(counts, axis=1)
 
 
 TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})
@@ -106,88 +111,64 @@ def fine_tune_head(
 
 
 @torch.no_grad()
-def scores(
-    algorithm: core.Algorithm, local: core.LocalContext, held_out: Sequence[core.HeldOut]
-) -> list[Score]:
-    """Test a model in evaluation mode on all held-out images of its clients.
+def count(algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[Split]) -> Counts:
+    """Test a model in evaluation mode on all images of its clients, each split in one pass.
 
     Args:
         algorithm: the method.
         local: the context with the model.
-        held_out: the test images of each client that has this model; shared sets are equal.
+        splits: the images of the K clients that have this model.
 
     Returns:
-        The score of each client. All images are tested in one pass.
+        `Answers.counts` of each client and split, int64 [K, S, 3, C].
     """
-    first = held_out[0]
-    tested = _with_sets(algorithm, local, [images.test for images in held_out], first.eval_sets)
-    validation = [images.validation for images in held_out if images.validation is not None]
-    if not validation:
-        return tested
-    validated = _with_sets(algorithm, local, validation, first.validation_sets)
-    return [replace(a, validation=b) for a, b in zip(tested, validated, strict=True)]
-
-
-def _with_sets(
-    algorithm: core.Algorithm,
-    local: core.LocalContext,
-    own_images: Sequence[core.Samples],
-    sets: Mapping[str, core.EvalSet],
-) -> list[Score]:
-    """Test on each client's own images, among all trained classes, and on the shared sets."""
-    trained_classes = range(local.client.setting.num_classes)
-    shared: dict[str, Score] = {}
-    for name, eval_set in sets.items():
-        if eval_set.classes == trained_classes:
-            (shared[name],) = _test_parts(algorithm, local, [eval_set.samples], trained_classes)
-            continue
-        assert isinstance(local.model, ClassSubset)
-        with local.model.class_subset(eval_set.classes):
-            (shared[name],) = _test_parts(algorithm, local, [eval_set.samples], eval_set.classes)
-    tested = _test_parts(algorithm, local, own_images, trained_classes)
-    return [replace(score, eval_sets=shared) for score in tested] if shared else tested
-
-
-def _test_parts(
-    algorithm: core.Algorithm,
-    local: core.LocalContext,
-    parts: Sequence[core.Samples],
-    classes: range,
-) -> list[Score]:
-    """Return the score of each part; a batch may contain images of several parts."""
+    client, k = local.client, local.client.setting.top_k
+    clients = next(len(split.sizes) for split in splits if split.sizes is not None)
+    columns, rows = max(len(split.classes) for split in splits), 3 if k is None else 4
+    counts = torch.zeros(
+        (clients, len(splits), rows, columns), dtype=torch.int64, device=client.device
+    )
+    largest = torch.full((), -torch.inf, device=client.device)
     local.model.eval()
-    columns, k, device = len(classes), local.client.setting.top_k, local.client.device
-    owners = torch.repeat_interleave(torch.tensor([len(part) for part in parts])).to(device)
-    counts = torch.zeros(len(parts), 3, columns, dtype=torch.int64, device=device)
-    top_correct = torch.zeros(len(parts), dtype=torch.int64, device=device)
-    largest = torch.full((), -torch.inf, device=device)
-    done, everything = 0, core.Samples.joined(parts)
-    for batch in local.client.batches(everything):
-        logits = algorithm.predict(local.model(batch.inputs), local)
-        largest = torch.maximum(largest, logits.amax())
-        labels = batch.labels - classes.start
-        if logits.shape != (len(labels), columns):
-            raise ValueError(
-                f"{type(algorithm).__name__}.predict returned logits of shape "
-                f"{list(logits.shape)}, expected {[len(labels), columns]}: "
-                "one row per image (or pixel) and one column per class"
-            )
-        images = len(labels) // everything.labels_per_image
-        owner = owners[done : done + images].repeat_interleave(everything.labels_per_image)
-        done += images
-        counts += overlap(logits.argmax(dim=1), labels, columns, owner, len(parts))
-        if k is not None:
-            top_correct += torch.bincount(
-                owner[within_top(logits, labels, k)], minlength=len(parts)
-            )
+    for number, split in enumerate(splits):
+        sizes, classes = split.sizes or [len(split.samples)], split.classes
+        with _among(classes, local):
+            for batch, owners in _batches(client, split.samples, sizes):
+                logits = algorithm.predict(local.model(batch.inputs), local)
+                _check_shape(logits, (len(batch.labels), len(classes)), algorithm)
+                largest = torch.maximum(largest, logits.amax())
+                labels = batch.labels - classes.start
+                found = count_answers(logits, labels, owners, len(sizes), k)
+                counts[:, number, :, : len(classes)] += found
     _check_finite(float(largest), local)
-    part_scores = [Score.by_class(*of_part) for of_part in counts.tolist()]
-    if k is None:
-        return part_scores
-    return [
-        replace(score, top=TopK(k, count))
-        for score, count in zip(part_scores, top_correct.tolist(), strict=True)
-    ]
+    return np.asarray(counts.cpu().numpy())
+
+
+def _batches(
+    client: core.Client, samples: core.Samples, sizes: Sequence[int]
+) -> Iterator[tuple[core.Batch, Tensor]]:
+    """Yield batches of images of several clients, and the owner of each label in a batch."""
+    labels = torch.tensor(sizes) * samples.labels_per_image
+    owners, done = torch.repeat_interleave(labels).to(client.device), 0
+    for batch in client.batches(samples):
+        yield batch, owners[done : done + len(batch.labels)]
+        done += len(batch.labels)
+
+
+def _among(classes: range, local: core.LocalContext) -> AbstractContextManager[None]:
+    """Let the model predict among some classes."""
+    if classes == range(local.client.setting.num_classes):
+        return nullcontext()
+    assert isinstance(local.model, ClassSubset)
+    return local.model.class_subset(classes)
+
+
+def _check_shape(logits: Tensor, expected: tuple[int, int], algorithm: core.Algorithm) -> None:
+    if logits.shape != expected:
+        raise ValueError(
+            f"{type(algorithm).__name__}.predict returned logits of shape {list(logits.shape)}, "
+            f"expected {list(expected)}: one row per image (or pixel) and one column per class"
+        )
 
 
 def _check_finite(largest: float, local: core.LocalContext) -> None:

@@ -35,6 +35,7 @@ from fedray.data.public import PublicData
 from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
+from fedray.evaluation.splits import split_names
 from fedray.federation import Plan
 from fedray.models import buffer_names, frozen_parameters
 from fedray.plugins import use
@@ -224,9 +225,11 @@ class Assembly:
 
     def _facts(self, data: FederatedData) -> DataFacts:
         return DataFacts(
+            splits=split_names(data),
             domains=data.client_domains() or {},
             majority=majority_classes(data.train_histogram()),
             dense_classes=self.setting.class_names if self.models.dense else (),
+            top_k=self.setting.top_k,
         )
 
     def server(self, device: torch.device) -> Server:

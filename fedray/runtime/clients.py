@@ -18,8 +18,7 @@ from torch import Tensor
 from fedray import core
 from fedray.core.payload import form_of, map_blocks
 from fedray.core.stacked import train_stacked
-from fedray.counts import Counts, Tally, counted
-from fedray.data.federated import IndexedSet
+from fedray.counts import Tallied, Tally, counted
 from fedray.errors import (
     ClientError,
     Failure,
@@ -30,8 +29,9 @@ from fedray.errors import (
     one_line,
     plugin_line,
 )
+from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import TESTS
-from fedray.federation import NO_TRAFFIC, Reply
+from fedray.federation import NO_TRAFFIC, Counted, Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -82,7 +82,7 @@ class Stepped(NamedTuple):
     call: core.Call
     upload: core.Payload | None
     state: core.ClientState | None
-    work: Counts
+    work: Tallied
     seconds: float
 
 
@@ -101,7 +101,7 @@ class Begun(NamedTuple):
     given: Given
     local: core.LocalContext
     weights: core.Flat
-    work: Counts
+    work: Tallied
 
     def form(self) -> tuple[object, ...]:
         """Return a key that is equal for clients that can be trained together."""
@@ -214,7 +214,7 @@ class ClientRuntime:
         self._isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
         with of_clients(*clients), self._refuse_draws():
             begun = [self._begin(round_, member, tally) for member in members]
-            trained: dict[int, tuple[Begun, core.Trained | Exception, Counts]] = {}
+            trained: dict[int, tuple[Begun, core.Trained | Exception, Tallied]] = {}
             for alike in self._alike(begun):
                 trained |= self._train_together(alike)
             seconds = (time.perf_counter() - start) / len(members)
@@ -244,7 +244,7 @@ class ClientRuntime:
 
     def _train_together(
         self, begun: Sequence[Begun]
-    ) -> dict[int, tuple[Begun, core.Trained | Exception, Counts]]:
+    ) -> dict[int, tuple[Begun, core.Trained | Exception, Tallied]]:
         """Train clients of one form together; return what each begun step has trained."""
         method, context = self.assembly.algorithm, begun[0].call.client
         assert isinstance(method, core.LocalTraining)
@@ -268,7 +268,7 @@ class ClientRuntime:
             one.call.client.id: (
                 one,
                 result,
-                one.work.then(Counts(result.steps, count, parameters))
+                one.work.then(Tallied(result.steps, count, parameters))
                 if isinstance(result, core.Trained)
                 else one.work,
             )
@@ -279,7 +279,7 @@ class ClientRuntime:
         self,
         begun: Begun,
         trained: core.Trained | Exception,
-        work: Counts,
+        work: Tallied,
         tally: Tally,
         seconds: float,
     ) -> Stepped:
@@ -319,7 +319,7 @@ class ClientRuntime:
         upload: Any,
         next_state: Any,
         given: Given,
-        work: Counts,
+        work: Tallied,
         seconds: float,
     ) -> Stepped:
         """Check what a step returned, except its upload's values, and take it out of the model."""
@@ -361,7 +361,7 @@ class ClientRuntime:
         """Return the seed of a client's step or test.
 
         Tests leave the round out: a client with the same state and download has the same score in
-        every round.
+        every round (`Federation.tested`).
         """
         return self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
 
@@ -391,34 +391,40 @@ class ClientRuntime:
         clients: Sequence[int],
         state: core.ClientState | None,
         down: core.Payload | None,
-    ) -> list[Reply]:
+    ) -> Counted:
         """Run a test of `evaluation.testing` in one pass for clients that share model and download.
 
-        Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
-        or draws from the global generators, which each client seeds differently, each client is
-        tested alone.
+        If the pass fails, or draws from the global generators, which each client seeds differently,
+        each client is tested alone.
+
+        Args:
+            name: the test.
+            round_: the round.
+            clients: the clients.
+            state: the state of the first client.
+            down: their download.
+
+        Raises:
+            ClientError: if the test of a client fails.
+            UserError: if the user can correct the cause, for example if memory runs out.
         """
         client = clients[0]
         try:
             context = self.client(client, round_)
-            held_out = [self.held_out(member, round_) for member in clients]
+            splits = splits_of(self.assembly.data.at(round_), clients, self._samples)
             with of_clients(*clients), self._isolation.step(self._seed(name, client)):
                 before = generators(self.device) if len(clients) > 1 else None
                 given = self._given(context, state, down)
-                tested = TESTS[name](
-                    self.assembly.algorithm, context, given.state, given.down, held_out
-                )
+                arguments = context, given.state, given.down, splits
+                counts = TESTS[name](self.assembly.algorithm, *arguments)
                 given.check()
-                is_shared = before is None or generators(self.device) == before
-        except (Exception, SystemExit):
+                if before is None or generators(self.device) == before:
+                    return Counted(clients, counts, peak_device_memory(self.device))
+        except (Exception, SystemExit) as error:
             if len(clients) == 1:
-                with self._blamed(name, round_, client):
-                    raise
-            is_shared = False
-        if is_shared:
-            used = peak_device_memory(self.device)
-            return [Reply(scores=scores, device_bytes=used) for scores in tested]
-        return [self.test(name, round_, (member,), state, down)[0] for member in clients]
+                raise self._blame(error, name, round_, client) from None
+        alone = [self.test(name, round_, (member,), state, down) for member in clients]
+        return Counted.joined(alone)
 
     @contextmanager
     def _blamed(self, step: str, round_: int, client: int) -> Iterator[None]:
@@ -504,22 +510,6 @@ class ClientRuntime:
     def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
         return map_together(partial(moved_to, device=self.device), weights)
-
-    def held_out(self, client: int, round_: int) -> core.HeldOut:
-        """Return the images on which a client's model is tested."""
-        data = self.assembly.data.at(round_)
-        return core.HeldOut(
-            test=self._samples(data.test[client]),
-            eval_sets=self._shared(data.eval_sets),
-            validation=None if data.validation is None else self._samples(data.validation[client]),
-            validation_sets=self._shared(data.validation_sets),
-        )
-
-    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, core.EvalSet]:
-        return {
-            name: core.EvalSet(self._samples(shared.index), shared.classes)
-            for name, shared in sets.items()
-        }
 
     def _setting(self, round_: int) -> core.Setting:
         """Return the setting with the round's learning rate."""

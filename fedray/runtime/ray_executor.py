@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import ray
 import torch
@@ -23,7 +23,7 @@ from ray.exceptions import RayTaskError
 
 from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Reply, Task
+from fedray.federation import Counted, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
@@ -80,16 +80,11 @@ class RayExecutor:
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run a step or a test for every key of `down`; see `federation.Executor`.
+        """Run a step for every key of `down`; see `federation.Executor`.
 
         Steps are pure functions, so other workers run again what a lost worker has not answered.
         """
-        is_test = task == "test"
-        pending: Sequence[Sequence[int]] = (
-            groups_of_test(self._assembly, name, round_, down)
-            if is_test
-            else groups_of_step(self._assembly, name, down)
-        )
+        pending = groups_of_step(self._assembly, name, down)
         downloads, losses = _put_once(down), Counter[int]()
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
         while pending:
@@ -105,9 +100,8 @@ class RayExecutor:
                 text_log.show(texts)
                 received = [from_message(result) for result in results]
                 answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
-                if not is_test:
-                    self._store(dict(zip(answered, (state for _, state in received), strict=True)))
-                    self._update_rates(round_, answered)
+                self._store(dict(zip(answered, (state for _, state in received), strict=True)))
+                self._update_rates(round_, answered)
                 replies |= answered
                 blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))
@@ -116,6 +110,24 @@ class RayExecutor:
                 sums.add(total, size)
         return dict(sorted(replies.items())), sums.total
 
+    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+        """Run a test for every key of `down`; see `federation.Executor`."""
+        pending = groups_of_test(self._assembly, name, round_, down)
+        downloads, losses, parts = _put_once(down), Counter[int](), list[Counted]()
+        while pending:
+            calls = self._send("test", name, round_, pending, down, downloads)
+            pending, lost_workers = [], set[Any]()
+            for call in calls:
+                try:
+                    counted, texts = ray.get(call.ref)
+                except (*LOST, RayTaskError) as error:
+                    self._suspend(call, lost_workers, losses, error)
+                    pending += call.groups
+                    continue
+                text_log.show(texts)
+                parts.append(counted)
+        return Counted.joined(parts)
+
     def close(self) -> None:
         """Free the states; the caller closes the pool."""
         self.states.close()
@@ -123,7 +135,7 @@ class RayExecutor:
 
     def _send(
         self,
-        task: Task,
+        task: Task | Literal["test"],
         name: str,
         round_: int,
         groups: Sequence[Sequence[int]],
@@ -150,7 +162,12 @@ class RayExecutor:
             for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
                     argument = self._share(task, worker, round_, share, *downloads)
-                    calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
+                    ref = (
+                        worker.test.remote(name, argument)
+                        if task == "test"
+                        else worker.run.remote(task, name, argument)
+                    )
+                    calls.append(Sent(worker, share, ref))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
@@ -190,7 +207,7 @@ class RayExecutor:
 
     def _share(
         self,
-        task: Task,
+        task: Task | Literal["test"],
         worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
@@ -338,7 +355,7 @@ class Worker:
             free_memory(self._device)
 
     def run(self, task: Task, name: str, share: Share) -> tuple[list[Any], Any, list[Text]]:
-        """Run a step or a test of several clients.
+        """Run a step of several clients.
 
         Returns:
             The reply and the next state of each client, group after group, as a message if small;
@@ -348,8 +365,6 @@ class Worker:
         """
         try:
             runtime, inputs = self._runtime(share.experiment, share.files), share.inputs()
-            if task == "test":
-                return _test(runtime, name, share), None, self._output.take()
             sums = Sums(len(share.clients)) if task == "sum" else None
             results: list[Any] = []
             for group in share.groups:
@@ -361,6 +376,19 @@ class Worker:
                     results.append(to_message((reply, new)))
             total = Total() if sums is None else sums.total
             return results, to_message(total), self._output.take()
+        except Exception as error:
+            error.__dict__["texts"] = self._output.take()
+            raise
+
+    def test(self, name: str, share: Share) -> tuple[Counted, list[Text]]:
+        """Run a test of several clients; return its result, and the texts as `run` does."""
+        try:
+            runtime = self._runtime(share.experiment, share.files)
+            parts = [
+                runtime.test(name, share.round, group, state, down)
+                for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
+            ]
+            return Counted.joined(parts), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
@@ -387,12 +415,3 @@ class Worker:
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]
         return runtime
-
-
-def _test(runtime: ClientRuntime, name: str, share: Share) -> list[tuple[Reply, None]]:
-    """Test groups of clients; return the replies group after group."""
-    return [
-        (reply, None)
-        for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-        for reply in runtime.test(name, share.round, group, state, down)
-    ]

@@ -6,7 +6,7 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Sums, Total
-from fedray.federation import Reply, Task
+from fedray.federation import Counted, Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.memory import keep_freed_memory, return_freed_memory
@@ -43,9 +43,7 @@ class SerialExecutor:
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run a step or a test for every key of `down`; see `federation.Executor`."""
-        if task == "test":
-            return self._test(name, round_, down), Total()
+        """Run a step for every key of `down`; see `federation.Executor`."""
         replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
         for group in groups_of_step(self._assembly, name, down, is_summed=task == "sum"):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
@@ -56,13 +54,14 @@ class SerialExecutor:
                     self.states.put(member.client, state)
         return replies, Total() if sums is None else sums.total
 
-    def _test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        replies: dict[int, Reply] = {}
-        for group in groups_of_test(self._assembly, name, round_, down):
-            state, download = self.states.get(group[0]), down[group[0]]
-            tested = self._runtime.test(name, round_, group, state, download)
-            replies |= zip(group, tested, strict=True)
-        return dict(sorted(replies.items()))
+    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+        """Run a test for every key of `down`; see `federation.Executor`."""
+        return Counted.joined(
+            [
+                self._runtime.test(name, round_, group, self.states.get(group[0]), down[group[0]])
+                for group in groups_of_test(self._assembly, name, round_, down)
+            ]
+        )
 
     def close(self) -> None:
         """Free the states and the memory that malloc has kept."""

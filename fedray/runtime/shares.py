@@ -122,17 +122,24 @@ def groups_of_test(
         return [(client,) for client in everyone]
     data, architectures = assembly.data.at(round_), assembly.models.architectures
     most = math.inf if data.eval_sets else TESTED_TOGETHER
-    groups: list[list[int]] = []
-    last: dict[tuple[str, int], tuple[list[int], int]] = {}
-    for client in everyone:
-        key, images = (architectures[client], id(down[client])), len(data.test[client])
-        group, size = last.get(key, ([], 0))
-        if not group or size + images > most:
-            group, size = [], 0
-            groups.append(group)
-        group.append(client)
-        last[key] = group, size + images
-    return [*groups]
+    payloads, sizes = map(id, map(down.__getitem__, everyone)), [*map(len, data.test)]
+    models = [*zip([architectures[client] for client in everyone], payloads, strict=True)]
+    groups: list[Sequence[int]] = []
+    for shared in dict.fromkeys(models):
+        clients = [c for c, model in zip(everyone, models, strict=True) if model == shared]
+        groups += _passes(clients, sizes, most)
+    return groups
+
+
+def _passes(clients: Sequence[int], sizes: Sequence[int], most: float) -> Iterator[Sequence[int]]:
+    """Yield clients one after the other in groups that have at most `most` images."""
+    first = images = 0
+    for position, client in enumerate(clients):
+        if position > first and images + sizes[client] > most:
+            yield clients[first:position]
+            first, images = position, 0
+        images += sizes[client]
+    yield clients[first:]
 
 
 def _blocks(

@@ -149,7 +149,8 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
 def test_the_score_is_that_of_the_concatenated_model(done):
     runtime, state = ClientRuntime(done.assembly, CPU), done.servers[-1]
     client = runtime.client(0, 5)
-    images, labels = runtime.held_out(0, 5).test.tensors(CPU)
+    tested = done.assembly.data.at(5).test[0]
+    images, labels = done.assembly.models.samples(CPU)(tested).tensors(CPU)
     features = [
         client.load(state["clusters"][g]).eval()(Pixels.of(images)).features.detach()
         for g in ("0", "1")

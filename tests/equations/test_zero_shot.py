@@ -29,7 +29,8 @@ def test_the_accuracy_is_that_of_the_text_that_is_asked_for(run):
     other = run("zero_shot", texts)
     runtime = ClientRuntime(other.assembly, CPU)
     client = runtime.client(0, 1)
-    features, labels = runtime.held_out(0, 1).test.tensors(CPU)
+    tested = other.assembly.data.test[0]
+    features, labels = other.assembly.models.samples(CPU)(tested).tensors(CPU)
     model = ZeroShotClip(client.skeleton.model.clip, other.assembly.setting.class_names)
     with torch.no_grad():
         text = model.fixed_texts(texts["algorithm.template"])

@@ -59,13 +59,12 @@ def test_every_method_with_a_head_can_be_fine_tuned(run, name):
 
 
 def test_a_client_that_fails_ends_the_run(run, monkeypatch):
-    fine_tune_head = testing.fine_tune_head
-
     def broken(algorithm, local):
         if local.client.id == 2:
             raise ArithmeticError("no such thing")
         yield from fine_tune_head(algorithm, local)
 
+    fine_tune_head = testing.fine_tune_head
     monkeypatch.setattr(testing, "fine_tune_head", broken)
     with pytest.raises(ClientError, match=r"client 2.*finetune.*no such thing"):
         run("fedavg", {**ONE_KIND, "finetune_epochs": 1})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from answers import counts_of, evaluated
 from reference import guesses
 from sklearn.metrics import accuracy_score
 
@@ -29,19 +31,20 @@ from fedray.evaluation.measures import (
 )
 from fedray.evaluation.metrics import DataFacts, Evaluated, Measure, check_domains, measure, metrics
 from fedray.evaluation.protocols import Analysis
-from fedray.evaluation.score import Score
+from fedray.evaluation.splits import OWN
 from fedray.runtime.assembly import partition_images
 from fedray.storage.metric import Metric
 
-SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
+THREE = (9, 10), (20, 80), (1, 10)
+"""Right answers and images of three clients."""
 
 
-def own_test(scores) -> dict[str, float]:
-    return OwnTest().compute(Evaluated(DataFacts(), scores))
+def own_test(*clients) -> dict[str, float]:
+    return OwnTest().compute(evaluated(*clients))
 
 
 def test_summaries_by_hand():
-    found = own_test(SCORES)
+    found = own_test(*THREE)
     assert found == pytest.approx(
         {
             "local_accuracy": (0.9 + 0.25 + 0.1) / 3,
@@ -55,28 +58,22 @@ def test_summaries_by_hand():
 
 
 def test_tenths_are_means_over_clients():
-    scores = {client: Score(client, 100) for client in range(30)}
-    found = own_test(scores)
+    found = own_test(*((client, 100) for client in range(30)))
     assert found["local_accuracy_worst10"] == pytest.approx((0 + 1 + 2) / 300)
     assert found["local_accuracy_best10"] == pytest.approx((29 + 28 + 27) / 300)
 
 
 @pytest.mark.parametrize(("correct", "jain"), [([5, 5, 5], 1), ([9, 0, 0], 1 / 3), ([0, 0, 0], 1)])
 def test_jain_is_1_for_equals_and_1_over_n_for_one_winner(correct, jain):
-    scores = {client: Score(right, 10) for client, right in enumerate(correct)}
-    assert own_test(scores)["local_accuracy_jain"] == pytest.approx(jain)
-
-
-def test_the_order_of_replies_does_not_matter():
-    scores = {client: Score(client**2 % 7, 7 + client) for client in range(11)}
-    backwards = dict(reversed(scores.items()))
-    assert own_test(scores) == own_test(backwards)
+    assert own_test(*((right, 10) for right in correct))["local_accuracy_jain"] == pytest.approx(
+        jain
+    )
 
 
 def test_global_accuracy_is_right_answers_of_all_images_of_all():
-    found = GlobalAccuracy().compute(Evaluated(DataFacts(), SCORES, has_global_model=True))
+    found = GlobalAccuracy().compute(replace(evaluated(*THREE), has_global_model=True))
     assert found == {"global_accuracy": 30 / 100}  # the mean over clients is 0.42
-    assert GlobalAccuracy().compute(Evaluated(DataFacts(), SCORES)) == {}
+    assert GlobalAccuracy().compute(evaluated(*THREE)) == {}
 
 
 def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypatch):
@@ -88,8 +85,8 @@ def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypat
             return evaluated.cross_evaluations
 
     monkeypatch.setattr(metrics, "entries", lambda: (OwnTest, Further))
-    given = lambda name: Evaluated(DataFacts(), SCORES, cross_evaluations={name: 1.0})  # noqa: E731
-    assert measure(given("something")) == {**own_test(SCORES), "something": 1.0}
+    given = lambda name: replace(evaluated(*THREE), cross_evaluations={name: 1.0})  # noqa: E731
+    assert measure(given("something")) == {**own_test(*THREE), "something": 1.0}
     with pytest.raises(FedrayError, match=r"metric further returned 'other'"):
         measure(given("other"))
     with pytest.raises(FedrayError, match=r"'local_accuracy' already exists"):
@@ -185,27 +182,26 @@ def test_an_analysis_without_any_declaration_is_not_passed_over(analysed):
 
 
 def test_clients_and_domains_without_test_images_count_in_nothing():
-    scores = {0: Score(3, 4), 1: Score(0, 0), 2: Score(1, 4)}
-    facts = DataFacts(domains={"art": [0], "photo": [1], "sketch": [2]})
-    found = DomainAccuracy().compute(Evaluated(facts, scores))
+    clients = (3, 4), (0, 0), (1, 4)
+    domains = {"art": [0], "photo": [1], "sketch": [2]}
+    found = DomainAccuracy().compute(evaluated(*clients, domains=domains))
     assert found["accuracy_art"] == 0.75
     assert "accuracy_photo" not in found
-    assert found["accuracy_domains"] == own_test(scores)["local_accuracy"] == 0.5
+    assert found["accuracy_domains"] == own_test(*clients)["local_accuracy"] == 0.5
 
 
 def test_a_domains_accuracy_is_right_answers_of_all_images_of_its_clients():
-    scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4)}
-    facts = DataFacts(domains={"art": [0, 1], "photo": [2]})
-    found = DomainAccuracy().compute(Evaluated(facts, scores))
+    domains = {"art": [0, 1], "photo": [2]}
+    found = DomainAccuracy().compute(evaluated((0, 3), (300, 300), (1, 4), domains=domains))
     assert found["accuracy_art"] == 300 / 303
     assert found["accuracy_domains"] == (300 / 303 + 1 / 4) / 2
 
 
 def test_statistics_of_domains_over_clients_by_hand():
     """Two clients of 3 and 300 images count alike, where the pooled accuracy follows the second."""
-    scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4), 3: Score(0, 0)}
-    facts = DataFacts(domains={"art": [0, 1], "photo": [2, 3], "sketch": [3]})
-    found = DomainClientAccuracy().compute(Evaluated(facts, scores))
+    clients = (0, 3), (300, 300), (1, 4), (0, 0)
+    domains = {"art": [0, 1], "photo": [2, 3], "sketch": [3]}
+    found = DomainClientAccuracy().compute(evaluated(*clients, domains=domains))
     assert found == {
         "client_accuracy_art": 0.5,
         "client_accuracy_art_std": 0.5,
@@ -213,15 +209,14 @@ def test_statistics_of_domains_over_clients_by_hand():
         "client_accuracy_photo_std": 0,
         "client_accuracy_domains": 0.375,
     }
-    assert DomainClientAccuracy().compute(Evaluated(DataFacts(), scores)) == {}
+    assert DomainClientAccuracy().compute(evaluated(*clients)) == {}
 
 
 def test_every_client_on_every_domain_by_hand():
-    def score(art, photo):
-        sets = {"base": Score(1, 1), "domain:art": Score(art, 4), "domain:photo": Score(photo, 2)}
-        return Score(1, 2, eval_sets=sets)
-
-    found = EveryDomain().compute(Evaluated(DataFacts(), {0: score(4, 1), 1: score(2, 1)}))
+    counts = [[(1, 1), (art, 4), (photo, 2), (1, 2)] for art, photo in ((4, 1), (2, 1))]
+    facts = DataFacts(("base", "domain:art", "domain:photo", OWN))
+    by_split = np.stack([counts_of(*client)[:, 0] for client in counts])
+    found = EveryDomain().compute(Evaluated(facts, by_split, range(2)))
     assert found == {
         "everyone_accuracy_art": 0.75,
         "everyone_accuracy_art_std": 0.25,
@@ -266,19 +261,14 @@ def test_a_prediction_of_another_shape_is_no_accuracy(run, monkeypatch, shape):
 
 def test_majority_classes_are_those_above_the_clients_mean():
     counts = np.array([[9, 0, 1, 2], [5, 5, 5, 5], [0, 0, 0, 8], [3, 2, 4, 3]])
-    assert majority_classes(counts) == [{0}, set(), {3}, {2}]
+    assert np.argwhere(majority_classes(counts)).tolist() == [[0, 0], [2, 3], [3, 2]]
 
 
 def test_accuracy_on_majority_and_minority_classes_by_hand():
-    scores = {
-        0: Score.by_class([3, 1, 0], [4, 2, 2]),
-        1: Score.by_class([0, 1, 5], [1, 1, 5]),
-        2: Score.by_class([0, 0, 0], [0, 0, 0]),
-    }
-    assert scores[0] == Score(4, 8, ((3, 4), (1, 2), (0, 2)))
-
     def by_size(*majority) -> dict[str, float]:
-        return ClassSizes().compute(Evaluated(DataFacts(majority=majority), scores))
+        clients = ([3, 1, 0], [4, 2, 2]), ([0, 1, 5], [1, 1, 5]), ([0, 0, 0], [0, 0, 0])
+        is_large = np.array([[c in classes for c in range(3)] for classes in majority])
+        return ClassSizes().compute(evaluated(*clients, majority=is_large if majority else None))
 
     found = by_size({0}, {1, 2}, {0})
     assert found["accuracy_majority"] == (3 + 6) / (4 + 6)
@@ -312,33 +302,25 @@ def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():
     random = np.random.default_rng(0)
     truth, answers = random.integers(0, 5, 200), random.integers(0, 7, 200)  # 5 and 6: no images
     right = truth[truth == answers]
-    score = Score.by_class(*(np.bincount(x, minlength=7).tolist() for x in (right, truth, answers)))
+    counts = [np.bincount(labels, minlength=7) for labels in (right, truth, answers)]
     macro = f1_score(truth, answers, labels=range(5), average="macro")
-    assert score.macro_f1 == pytest.approx(macro)
-    assert score.accuracy == pytest.approx(f1_score(truth, answers, average="micro"))
-
-    def macro_f1(scores) -> dict[str, float]:
-        return MacroF1().compute(Evaluated(DataFacts(), scores))
-
-    assert macro_f1({0: score})["local_macro_f1"] == pytest.approx(macro)
-    assert "local_macro_f1" not in macro_f1({0: score, 1: Score(1, 2)})
+    one = evaluated(counts)
+    assert one.tested.accuracy == pytest.approx(f1_score(truth, answers, average="micro"))
+    assert MacroF1().compute(one)["local_macro_f1"] == pytest.approx(macro)
 
 
 def test_fine_tuned_is_after_the_last_epoch_and_the_best_of_all():
-    scores = [
-        [Score(1, 4), Score(3, 4), Score(2, 4)],
-        [Score(2, 2), Score(1, 2), Score(1, 2)],
-        [Score(0, 0)] * 3,
-    ]
-    found = FineTunedAccuracy().compute(Evaluated(DataFacts(), fine_tuned=scores, select="test"))
+    epochs = [[(1, 4), (3, 4), (2, 4)], [(2, 2), (1, 2), (1, 2)], [(0, 0)] * 3]
+    counts = np.stack([counts_of(*client) for client in epochs])
+    found = FineTunedAccuracy().compute(Evaluated(DataFacts(), fine_tuned=counts, select="test"))
     assert found == {"finetuned_accuracy": 0.5, "finetuned_accuracy_best": (0.75 + 1) / 2}
 
 
 def test_newcomers_count_alike_however_many_images_they_have():
-    newcomers = {3: Score(1, 2), 4: Score(2, 8), 5: Score(0, 0)}
-    found = Newcomers().compute(Evaluated(DataFacts(), SCORES, newcomers))
-    assert found == {"new_accuracy": (0.5 + 0.25) / 2}
-    assert own_test(SCORES) == OwnTest().compute(Evaluated(DataFacts(), SCORES, newcomers))
+    everyone = evaluated(*THREE, (1, 2), (2, 8), (0, 0))
+    round_ = replace(everyone, joined=range(3), newcomers=range(3, 6))
+    assert Newcomers().compute(round_) == {"new_accuracy": (0.5 + 0.25) / 2}
+    assert own_test(*THREE) == OwnTest().compute(round_)
 
 
 def test_the_learning_rate_is_measured_where_it_changes(run):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from answers import counts_of
 from reference import guesses
 
 from fedray.evaluation.measures import FineTunedAccuracy
 from fedray.evaluation.metrics import DataFacts, Evaluated, declared_metrics, measure
-from fedray.evaluation.score import Score, TopK
+from fedray.evaluation.splits import OWN
 from fedray.storage.metric import VALIDATION, find_metric
 
 HELD = {"data.validation_fraction": 0.25}
+BOTH = DataFacts((OWN, VALIDATION + OWN))
 
 
 def both(metrics) -> tuple[set[str], set[str]]:
@@ -67,29 +69,29 @@ def test_measuring_on_validation_images_changes_no_training(run, assemble):
 
 
 def test_a_client_without_validation_images_counts_for_none():
-    scores = {
-        0: Score(1, 4, validation=Score(1, 2)),
-        1: Score(4, 4, validation=Score(0, 0)),
-        2: Score(2, 4, validation=Score(3, 3, top=TopK(2, 3))),
-    }
-    found = measure(Evaluated(DataFacts(), scores, has_global_model=True))
+    counts = np.stack(
+        [
+            counts_of((1, 4), (1, 2))[:, 0],
+            counts_of((4, 4), (0, 0))[:, 0],
+            counts_of((2, 4), (3, 3))[:, 0],
+        ]
+    )
+    found = measure(Evaluated(BOTH, counts, range(3), has_global_model=True))
     assert found["validation/local_accuracy"] == pytest.approx((0.5 + 1) / 2)
     assert found["validation/global_accuracy"] == pytest.approx(4 / 5)
     assert found["local_accuracy"] == pytest.approx((0.25 + 1 + 0.5) / 3)
 
 
 def test_the_best_epoch_of_fine_tuning_is_chosen_on_validation_images():
-    def score(test: int, held: int | None) -> Score:
-        return Score(test, 10, validation=None if held is None else Score(held, 4))
+    def tuned(*epochs: tuple[int, int]) -> np.ndarray:
+        return np.stack([counts_of((test, 10), (held, 4))[:, 0] for test, held in epochs])
 
-    epochs = [[score(1, 1), score(9, 2), score(5, 3)], [score(8, 3), score(2, 2), score(3, 1)]]
-    found = measure(Evaluated(DataFacts(), fine_tuned=epochs, scores={0: score(1, 1)}))
+    counts = np.stack([tuned((1, 1), (9, 2), (5, 3)), tuned((8, 3), (2, 2), (3, 1))])
+    found = measure(Evaluated(BOTH, counts[:, 0], range(2), fine_tuned=counts))
     assert found["finetuned_accuracy_best"] == pytest.approx((0.5 + 0.8) / 2)
     assert found["validation/finetuned_accuracy_best"] == pytest.approx(0.75)
-    none = [[score(1, None), score(9, None)]]
-    assert set(FineTunedAccuracy().compute(Evaluated(DataFacts(), fine_tuned=none))) == {
-        "finetuned_accuracy"
-    }
+    without = Evaluated(DataFacts(), fine_tuned=counts[:, :, :1])
+    assert set(FineTunedAccuracy().compute(without)) == {"finetuned_accuracy"}
 
 
 def test_what_novel_classes_cannot_give_is_declared_nowhere():

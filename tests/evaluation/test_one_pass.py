@@ -9,7 +9,9 @@ import torch
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
-from fedray.runtime import shares
+from fedray.errors import ClientError
+from fedray.federation import Counted
+from fedray.runtime import clients, shares
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.shares import groups_of_test
 
@@ -26,7 +28,7 @@ SHORT = {
 
 def one_by_one(self, name, round_, clients, state, down):
     """`test`, each client in a pass of its own."""
-    return [reply for c in clients for reply in together(self, name, round_, (c,), state, down)]
+    return Counted.joined([together(self, name, round_, (c,), state, down) for c in clients])
 
 
 together = ClientRuntime.test
@@ -70,7 +72,7 @@ def test_a_group_has_one_download_and_so_many_images(monkeypatch):
     a, b = object(), object()
     down = {5: a, 0: a, 1: b, 2: a, 3: a, 4: b}
     few = assembly("fedavg", [6, 4, 4, 12, 5, 1])
-    assert groups_of_test(few, "evaluate", 1, down) == [[0, 2], [1, 4], [3], [5]]
+    assert groups_of_test(few, "evaluate", 1, down) == [[0, 2], [3], [5], [1, 4]]
     assert groups_of_test(few, "finetune", 1, down) == [(client,) for client in range(6)]
     personal = assembly("fedbn", [1] * 6)
     assert groups_of_test(personal, "evaluate", 1, down) == [(client,) for client in range(6)]
@@ -78,22 +80,19 @@ def test_a_group_has_one_download_and_so_many_images(monkeypatch):
     assert groups_of_test(with_sets, "evaluate", 1, down) == [[0, 2, 3, 5], [1, 4]]
 
 
-def test_a_pass_that_fails_is_run_again_client_by_client(assemble, monkeypatch):
+def test_a_pass_that_fails_names_the_client_whose_test_fails(assemble, monkeypatch):
     made = assemble("fedavg", {"model.group": "mlp"})
-    runtime = ClientRuntime(made, CPU)
-    server = made.server(CPU)
-    state = made.algorithm.init_server(server)
-    down = made.algorithm.downlink(state, [0], server)[0]
-    held_out = runtime.held_out
+    runtime, server, splits_of = ClientRuntime(made, CPU), made.server(CPU), clients.splits_of
+    down = made.algorithm.downlink(made.algorithm.init_server(server), [0], server)[0]
 
-    def broken(client, round_):
-        if client == 2:
+    def broken(data, tested, samples):
+        if 2 in tested:
             raise ArithmeticError("no such image")
-        return held_out(client, round_)
+        return splits_of(data, tested, samples)
 
-    monkeypatch.setattr(runtime, "held_out", broken)
-    replies = runtime.test("evaluate", 1, [0, 1, 2, 3], None, down)
-    assert [reply.failure is not None for reply in replies] == [False, False, True, False]
+    monkeypatch.setattr(clients, "splits_of", broken)
+    with pytest.raises(ClientError, match=r"^client 2, round 1, step evaluate: .*no such image"):
+        runtime.test("evaluate", 1, [0, 1, 2, 3], None, down)
 
 
 def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():

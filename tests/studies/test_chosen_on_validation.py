@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from rounds import rounds_in, serial
@@ -11,7 +12,6 @@ from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.evaluation.score import Score
 from fedray.runtime import clients
 from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
@@ -45,14 +45,14 @@ SWEEP = {
 def here(tmp_path, monkeypatch):
     """A working directory with the experiment; every test of a client has the planted scores."""
 
-    def score(algorithm, client, state, down, held_out):
-        lr = client.setting.training.lr
-        held = None
-        if held_out[0].validation is not None:
-            held = Score(HELD[lr][client.round], 10)
-        return [(Score(TEST[lr][client.round], 100, validation=held),)] * len(held_out)
+    def planted(algorithm, client, state, down, splits):
+        lr, round_ = client.setting.training.lr, client.round
+        right, images = ((TEST[lr][round_], HELD[lr][round_]), (100, 10))
+        counts = np.zeros((len(splits[0].sizes), len(splits), 3, 10), np.int64)
+        counts[..., 0] = np.transpose((right, images, images))[: len(splits)]
+        return counts
 
-    monkeypatch.setattr(clients, "TESTS", {"evaluate": score})
+    monkeypatch.setattr(clients, "TESTS", {"evaluate": planted})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "planted.yaml").write_text(dump_yaml(EXPERIMENT))
     return tmp_path

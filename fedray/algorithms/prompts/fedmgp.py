@@ -520,7 +520,7 @@ def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Te
 
 def rank_mean(
     weights: Mapping[int, float], uplinks: Mapping[int, SelectedGroups]
-) -> dict[str, Tensor]:
+) -> Mapping[str, Tensor]:
     """Return P~_i = sum_c p_c P_c[sel_c[i]], matched by rank i in each client's draw, Eq. (9).
 
     Args:

@@ -9,16 +9,16 @@ run is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedray.core import HeldOut
 from fedray.errors import UserError
-from fedray.evaluation.score import Score, pooled
-from fedray.evaluation.testing import scores
+from fedray.evaluation.answers import Answers
+from fedray.evaluation.splits import Split
+from fedray.evaluation.testing import count
 from fedray.results.analyses.extra_step import one_more_step, reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import RunGroup, interval_of
@@ -32,19 +32,17 @@ MODELS = ("before", "after")
 
 
 class BeforeAndAfter(NamedTuple):
-    """Scores of a client's model before and after local training, on all clients' test images.
+    """Answers of N clients' models before and after local training, on all clients' test images.
 
     Attributes:
-        client: the client's id.
-        majority: the client's majority classes.
-        before: score before local training.
-        after: score after local training.
+        majority: each client's majority classes, bool [N, C].
+        before: the answers before local training.
+        after: the answers after local training.
     """
 
-    client: int
-    majority: frozenset[int]
-    before: Score
-    after: Score
+    majority: NDArray[np.bool_]
+    before: Answers
+    after: Answers
 
 
 @analysis()
@@ -61,7 +59,7 @@ def command(request: AnalysisRequest) -> Findings:
 
 def _rows(member: RunGroup) -> list[list[str]]:
     """Return the two lines of a group: models before and after local training."""
-    tested = [local_scores(loaded.folder) for loaded in member.runs]
+    tested = [local_answers(loaded.folder) for loaded in member.runs]
     rows = []
     for model in MODELS:
         shares = [accuracies(run, model) for run in tested]
@@ -73,31 +71,27 @@ def _rows(member: RunGroup) -> list[list[str]]:
     return rows
 
 
-def accuracies(tested: Sequence[BeforeAndAfter], model: str) -> dict[str, float]:
+def accuracies(tested: BeforeAndAfter, model: str) -> dict[str, float]:
     """Return the pooled accuracy of all clients' models on majority, minority and all classes.
 
     Args:
-        tested: the scores of each client.
+        tested: the answers of all clients' models.
         model: "before" or "after".
 
     Returns:
         Accuracies by the names of `WHICH`; names without images are left out.
     """
-    parts: dict[str, list[Score]] = {which: [] for which in WHICH}
-    for client in tested:
-        score: Score = getattr(client, model)
-        minority = set(range(len(score.classes))) - client.majority
-        parts["majority"].append(score.within(client.majority))
-        parts["minority"].append(score.within(minority))
-        parts["all"].append(score)
-    return {
-        which: pooled(values)
-        for which, values in parts.items()
-        if any(score.total for score in values)
+    answers: Answers = getattr(tested, model)
+    is_large = tested.majority
+    parts = dict(zip(WHICH, (is_large, ~is_large, np.ones_like(is_large)), strict=True))
+    counts = {
+        which: (answers.right[part].sum(), answers.images[part].sum())
+        for which, part in parts.items()
     }
+    return {which: float(right / images) for which, (right, images) in counts.items() if images}
 
 
-def local_scores(folder: Path) -> list[BeforeAndAfter]:
+def local_answers(folder: Path) -> BeforeAndAfter:
     """Test every client's model before and after one more step, on all clients' test images.
 
     Args:
@@ -117,14 +111,16 @@ def local_scores(folder: Path) -> list[BeforeAndAfter]:
     everything = np.unique(np.concatenate(assembly.data.at(round_).test))
     if not len(everything):
         raise UserError(f"{folder}: no client has a test image; leave the run out")
-    majority = assembly.plan.facts_at(round_).majority
-    held_out = [HeldOut(assembly.models.samples(device)(everything))]
-    return [
-        BeforeAndAfter(
-            stepped.client,
-            frozenset(majority[stepped.client]),
-            *scores(assembly.algorithm, stepped.before(), held_out),
-            *scores(assembly.algorithm, stepped.after(), held_out),
-        )
+    samples = assembly.models.samples(device)(everything)
+    split = Split(samples, range(len(assembly.data.class_names)), [len(everything)])
+    counts = [
+        [
+            count(assembly.algorithm, load(), [split])[0, 0]
+            for load in (stepped.before, stepped.after)
+        ]
         for stepped in one_more_step(assembly, checkpoint, device)
     ]
+    majority, clients = assembly.plan.facts_at(round_).majority, np.arange(len(counts))
+    assert majority is not None
+    before, after = np.stack(counts, axis=1)
+    return BeforeAndAfter(majority, Answers(before, clients), Answers(after, clients))

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from answers import counts_of
 from commands import analyse as main
 
-from fedray.evaluation.score import Score
+from fedray.evaluation.answers import Answers
 from fedray.results.analyses.extra_step import reopen
-from fedray.results.analyses.local_models import BeforeAndAfter, accuracies, local_scores
+from fedray.results.analyses.local_models import BeforeAndAfter, accuracies, local_answers
 from fedray.run import main as fedray_run
 
 RUN = [
@@ -33,31 +34,29 @@ def finished(tmp_path_factory):
 
 
 def test_shares_by_hand():
-    one = BeforeAndAfter(
-        0, frozenset({0}), Score.by_class([1, 0], [4, 4]), Score.by_class([4, 0], [4, 4])
+    before = counts_of(([1, 0], [4, 4]), ([1, 0], [4, 4]))[:, 0]
+    after = counts_of(([4, 0], [4, 4]), ([1, 3], [4, 4]))[:, 0]
+    tested = BeforeAndAfter(
+        np.eye(2, dtype=bool), *(Answers(c, np.arange(2)) for c in (before, after))
     )
-    two = BeforeAndAfter(
-        1, frozenset({1}), Score.by_class([1, 0], [4, 4]), Score.by_class([1, 3], [4, 4])
-    )
-    assert accuracies([one, two], "before") == {"majority": 1 / 8, "minority": 1 / 8, "all": 1 / 8}
-    assert accuracies([one, two], "after") == {"majority": 7 / 8, "minority": 1 / 8, "all": 1 / 2}
+    assert accuracies(tested, "before") == {"majority": 1 / 8, "minority": 1 / 8, "all": 1 / 8}
+    assert accuracies(tested, "after") == {"majority": 7 / 8, "minority": 1 / 8, "all": 1 / 2}
 
 
 @pytest.mark.slow
 def test_every_client_is_tested_on_everybodys_images(finished):
     assembly, _ = reopen(finished / "fedavg")
     everybody = np.concatenate(assembly.data.test)
-    tested = local_scores(finished / "fedavg")
-    assert [each.client for each in tested] == [0, 1, 2, 3]
-    assert {each.after.total for each in tested} == {len(everybody)}
-    assert len({each.before.classes for each in tested}) == 1  # the one global model
+    tested = local_answers(finished / "fedavg")
+    assert tested.after.clients.tolist() == [0, 1, 2, 3]
+    assert (tested.before.counts == tested.before.counts[0]).all()  # the one global model
     labels = np.bincount(assembly.data.images.labels[everybody], minlength=10)
-    assert [total for _, total in tested[0].after.classes] == labels.tolist()
-    assert all(0 < len(each.majority) <= 3 for each in tested)
+    assert (tested.after.images == labels).all()
+    assert set(tested.majority.sum(axis=1)) <= {1, 2, 3}
 
 
 def test_local_training_helps_the_classes_that_a_client_has_and_hurts_the_others(finished):
-    tested = local_scores(finished / "fedavg")
+    tested = local_answers(finished / "fedavg")
     before, after = accuracies(tested, "before"), accuracies(tested, "after")
     assert after["majority"] > before["majority"]
     assert after["minority"] < after["majority"]
@@ -67,18 +66,18 @@ def test_the_model_before_is_the_checkpoints(finished):
     assembly, found = reopen(finished / "fedavg")
     model = assembly.models.empty("mlp", torch.device("cpu")).eval()
     model.load_state_dict(found.snapshot.server["model"])
-    (first, *_) = local_scores(finished / "fedavg")
+    before = local_answers(finished / "fedavg").before
     index = np.unique(np.concatenate(assembly.data.test))
     samples = assembly.models.samples(torch.device("cpu"))(index)
     stored, labels = samples.tensors(torch.device("cpu"))
     with torch.no_grad():
         right = model(samples.batch(stored, labels).inputs).logits.argmax(1) == labels
-    assert first.before.correct == int(right.sum())
+    assert before.right[0].sum() == int(right.sum())
 
 
 def test_clients_without_a_global_model_go_on_from_their_own(finished):
-    tested = local_scores(finished / "local")
-    assert len({each.before.classes for each in tested}) > 1
+    before = local_answers(finished / "local").before
+    assert (before.counts != before.counts[0]).any()
 
 
 def test_the_command_writes_a_table_and_leaves_the_runs_alone(finished, tmp_path, capsys):
