@@ -489,23 +489,22 @@ class RoundExchange(Exchange):
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Record replies; return the uploads, sorted by client."""
-        uplinks: dict[int, Payload] = {}
-        sizes: list[Traffic] = []
-        for client, reply in sorted(replies.items()):
-            self.replied.add(client)
-            self._federation.device_bytes = max(self._federation.device_bytes, reply.device_bytes)
-            self._federation.tested.discard(client)
-            self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
-            before = self.work.get(client)
-            self.work[client] = before.then(reply.work) if before else reply.work
-            sizes.append(reply.traffic)
-            self.reports.append(reply.reports)
-            if reply.train_loss is not None:
-                self.train_losses.append(reply.train_loss)
-            if reply.uplink is not None:
-                uplinks[client] = reply.uplink
-        self.up = Traffic.total([self.up, *sizes])
-        return uplinks
+        federation, replies = self._federation, dict(sorted(replies.items()))
+        self.replied.update(replies)
+        federation.tested.difference_update(replies)
+        for client, reply in replies.items():
+            if client in self.work:
+                self.seconds[client] += reply.seconds
+                self.work[client] = self.work[client].then(reply.work)
+            else:
+                self.seconds[client], self.work[client] = reply.seconds, reply.work
+        done = replies.values()
+        used = [reply.device_bytes for reply in done]
+        federation.device_bytes = max([federation.device_bytes, *used])
+        self.up = Traffic.total([self.up, *[reply.traffic for reply in done]])
+        self.reports += [reply.reports for reply in done]
+        self.train_losses += [r.train_loss for r in done if r.train_loss is not None]
+        return {client: r.uplink for client, r in replies.items() if r.uplink is not None}
 
     def _drops(self, client: int) -> bool:
         """Return True if the scenario makes this client drop out; nobody does in round 0."""

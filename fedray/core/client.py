@@ -67,7 +67,7 @@ class Setting:
         """C, the number of training classes."""
         return len(self.class_names)
 
-    @property
+    @cached_property
     def streams(self) -> Streams:
         """The experiment's random streams."""
         return Streams(self.seed)
@@ -162,7 +162,9 @@ class Samples:
             labels: their labels or masks.
             positions: their positions in this split [B].
         """
-        return Batch(self.kind.of(stored), labels.flatten().long(), positions)
+        if labels.ndim > 1 or labels.dtype != torch.int64:
+            labels = labels.flatten().long()
+        return Batch(self.kind.of(stored), labels, positions)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

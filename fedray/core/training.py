@@ -109,9 +109,7 @@ def fit(
     steps, weights = 0, [0.0] * config.epochs
     sizes = batch_sizes(len(client.train), config)
     optimizer, clip = _optimizer(local), config.clip_grad_norm
-    learning = [p for group in optimizer.param_groups for p in group["params"]]
-    extra = _with_gradients(local.extra) if local.extra else nullcontext()
-    with only_trainable(local.model, local.trainable), extra:
+    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
         for epoch, batch in _batches(client, sizes):
             if decay is not None:
                 _set_lr(optimizer, config.lr * decay(steps / (config.epochs * len(sizes))))
@@ -123,7 +121,8 @@ def fit(
                 if before_step is not None:
                     before_step()
                 if clip is not None:
-                    clip_grad_norm_(learning, clip)
+                    groups = optimizer.param_groups
+                    clip_grad_norm_([p for group in groups for p in group["params"]], clip)
                 optimizer.step()
             if after_batch is not None:
                 after_batch()
@@ -159,7 +158,7 @@ def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]
     stored, labels = samples.tensors(client.device)
     order, views = batch_order(client), augmentation_draws(client)
     for epoch in range(config.epochs):
-        for index in batch_indices(len(samples), sizes, config, order, client.device):
+        for index in batch_indices(labels.shape[0], sizes, config, order, client.device):
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
@@ -187,7 +186,7 @@ def check_scalar(loss: object) -> None:
     """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
     if not isinstance(loss, Tensor):
         raise NoScalar(f"the loss of a batch must be a tensor, found {shown(loss)}")
-    if loss.dim():
+    if loss.ndim:
         raise NoScalar(
             f"the loss of a batch must be one number, found a tensor of shape {list(loss.shape)}; "
             "return its mean"
@@ -241,8 +240,15 @@ def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     return sizes
 
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def _with_gradients(extra: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    return _trained(extra) if extra else NOTHING
+
+
 @contextmanager
-def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
+def _trained(extra: Mapping[str, Tensor]) -> Iterator[None]:
     for tensor in extra.values():
         tensor.requires_grad_()
     try:
@@ -261,10 +267,10 @@ def only_trainable(
     Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
     parameter stay in evaluation mode.
     """
-    modules, frozen = modules_of(model), frozen_parameters(model)
+    modules, frozen = modules_of(model)
     if not (model.training and all([module.training for module in modules])):  # noqa: C419
         model.train()  # takes longer than to look
-    return nullcontext() if trainable is None and not frozen else _only(model, trainable, frozen)
+    return NOTHING if trainable is None and not frozen else _only(model, trainable, frozen)
 
 
 @contextmanager

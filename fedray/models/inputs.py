@@ -42,7 +42,7 @@ class Pixels(_Values):
 
         Floats are expected in [-1, 1] and are not changed.
         """
-        if stored.is_floating_point():
+        if stored.dtype.is_floating_point:
             return cls(stored)
         return cls(stored.float().mul_(2 / 255).sub_(1))
 

@@ -65,9 +65,9 @@ def convolution_stages(model: Classifier) -> list[nn.Module]:
 
 
 @_once_per_model
-def modules_of(model: Classifier) -> tuple[nn.Module, ...]:
-    """Return all modules in a model, without the model itself."""
-    return tuple(model.modules())[1:]
+def modules_of(model: Classifier) -> tuple[tuple[nn.Module, ...], frozenset[str]]:
+    """Return all modules in a model, without the model itself, and `frozen_parameters`."""
+    return tuple(model.modules())[1:], frozen_parameters(model)
 
 
 @_once_per_model

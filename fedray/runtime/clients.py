@@ -19,6 +19,7 @@ from fedray import core
 from fedray.core.payload import form_of, map_blocks
 from fedray.core.stacked import train_stacked
 from fedray.counts import Tallied, Tally, counted
+from fedray.data import FederatedData
 from fedray.errors import (
     ClientError,
     Failure,
@@ -124,7 +125,7 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._empty: dict[int, core.ClientState] = {}  # first states without tensors
-        self._settings = (-1, assembly.setting)
+        self._current: tuple[int, Any] = (-1, None)
         self._sent: tuple[Callable[[], object], Sent] = (lambda: None, (None, ()))
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
@@ -490,13 +491,13 @@ class ClientRuntime:
             round_: the round.
             skeleton: its empty model; by default the one that clients of its architecture share.
         """
-        models, data = self.assembly.models, self.assembly.data.at(round_)
+        (setting, data), models = self._round(round_), self.assembly.models
         architecture = models.architectures[client]
         validation = data.validation if self.assembly.algorithm.requires.validation else None
         return core.Client(
             id=client,
             round=round_,
-            setting=self._setting(round_),
+            setting=setting,
             train=self._training_samples(data.train[client]),
             architecture=architecture,
             skeleton=skeleton or self._skeleton(architecture),
@@ -511,14 +512,15 @@ class ClientRuntime:
         weights = self.assembly.models.initial(architecture, client)
         return map_together(partial(moved_to, device=self.device), weights)
 
-    def _setting(self, round_: int) -> core.Setting:
-        """Return the setting with the round's learning rate."""
-        if self._settings[0] != round_:
+    def _round(self, round_: int) -> tuple[core.Setting, FederatedData]:
+        """Return the setting with the round's learning rate, and the round's data."""
+        if self._current[0] != round_:
             setting, lr = self.assembly.setting, self.assembly.lr(round_)
             if lr != setting.training.lr:
                 setting = replace(setting, training=replace(setting.training, lr=lr))
-            self._settings = (round_, setting)
-        return self._settings[1]
+            self._current = round_, (setting, self.assembly.data.at(round_))
+        found: tuple[core.Setting, FederatedData] = self._current[1]
+        return found
 
     @cached_property
     def _samples(self) -> SampleMaker:

@@ -226,10 +226,13 @@ class _Logged(logging.Handler):
 logging.getLogger("fedray").addHandler(_Logged(logging.WARNING))
 
 
+NOWHERE: AbstractContextManager[None] = nullcontext()
+
+
 def of_clients(*clients: int) -> AbstractContextManager[None]:
     """Name these clients as the origin of the texts in the block."""
     if _active is None:
-        return nullcontext()
+        return NOWHERE
     several = f"clients {clients[0]} to {clients[-1]}"
     return _active.within(f"client {clients[0]}" if len(clients) == 1 else several)
 

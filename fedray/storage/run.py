@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
@@ -52,11 +53,13 @@ class Traffic:
         """Return the sum of several parts; kinds are sorted."""
         params: dict[str, float] = {}
         size: dict[str, float] = {}
-        for part in parts:
+        parts = list(parts)
+        times = Counter(map(id, parts))  # clients whose uploads have one form share an object
+        for key, part in dict(zip(map(id, parts), parts, strict=True)).items():
             for kind, count in part.params.items():
-                params[kind] = params.get(kind, 0) + count
+                params[kind] = params.get(kind, 0) + times[key] * count
             for kind, count in part.bytes.items():
-                size[kind] = size.get(kind, 0) + count
+                size[kind] = size.get(kind, 0) + times[key] * count
         return Traffic(dict(sorted(params.items())), dict(sorted(size.items())))
 
     @property

@@ -11,7 +11,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fedray.storage.database import Entry, StateDatabase
 from fedray.storage.entries import own_entries
@@ -98,6 +98,11 @@ class StateStore(Mapping[int, ClientState]):
             return ClientState(**read_tree(self.folder / state.file))
         return state
 
+    def get(self, client: int, default: Any = None) -> Any:
+        """Return a client's state, or `default`; faster than a mapping's `get`."""
+        state = self.find(client)
+        return default if state is None else self[client] if isinstance(state, TreeFile) else state
+
     def __iter__(self) -> Iterator[int]:
         clients = {number for number in self.database.places if number >= 0}
         for layer in (self._dirty, self._saving):
@@ -110,8 +115,8 @@ class StateStore(Mapping[int, ClientState]):
     def find(self, client: int) -> State | None:
         """Return a client's state if it is in memory, else its place; None if it has no state."""
         for layer in (self._dirty, self._saving, self._clean):
-            if (recent := layer.find(client)) is not None:
-                return recent
+            if client in layer.states or client in layer.places:
+                return layer.find(client)
         place = self.database.places.get(client)
         if place is not ROW:
             return place

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -97,6 +99,11 @@ class FedAvg(Averaging, core.LocalTraining):
         """Return the names of the tensors that stay with the client: all except the shared ones."""
         return tensor_names(model) - frozenset(self.shared(model))
 
+    @cached_property
+    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
+        """The names of the shared and of the personal tensors of a model."""
+        return WeakKeyDictionary()
+
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True if all clients predict with one model (`evaluation.protocols`).
 
@@ -134,7 +141,7 @@ class FedAvg(Averaging, core.LocalTraining):
 
     def weight(self, upload: Any) -> float:
         """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
-        return super().weight(upload) if self.hp.weights == "samples" else 1.0
+        return float(upload.samples) if self.hp.weights == "samples" else 1.0
 
     def mean_of_groups(
         self,
@@ -175,10 +182,12 @@ class FedAvg(Averaging, core.LocalTraining):
     ) -> tuple[TrainedModel, core.ClientState]:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
         client, model = local.client, local.model
-        personal = self.personal(model)
-        shared = select(trained.tensors, self.shared(model))
+        names = self._names.get(model)
+        if names is None:
+            names = self._names[model] = self.shared(model), self.personal(model)
+        shared, personal = names
         tensors = select(client.save(model), personal) if personal else {}
-        update = self.up_type(weights=shared, samples=len(client.train))
+        update = self.up_type(weights=select(trained.tensors, shared), samples=len(client.train))
         return update, core.ClientState(tensors, local.state.memory)
 
 
