@@ -45,7 +45,7 @@ from fedray.core.training import (
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
 from fedray.models import Classifier, frozen_parameters
-from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
+from fedray.trees import ClientState, StateTree, Tensors, is_tree, leaves, map_tensors
 
 CPU = torch.device("cpu")
 
@@ -167,12 +167,13 @@ class _StackedTraining:
         learning = frozenset(names - frozen_parameters(model))
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
-        self._extra = stack_trees([context.extra for context in contexts])
+        self._extra = stack_trees([context.extra for context in contexts]) if one.extra else {}
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
-        is_sent_once = all(context.down is one.down for context in contexts)
+        is_sent_once = all([context.down is one.down for context in contexts])  # noqa: C419
+        memories = [context.state.memory for context in contexts]
         self._fixed: StateTree = {
             "model": {name: tensor for name, tensor in rows.items() if name not in learning},
-            "memory": stack_trees([context.state.memory for context in contexts]),
+            "memory": stack_trees(memories) if memories[0] else {},
             "counts": self._class_counts(one.client.setting.num_classes),
             "down": {} if is_sent_once else stack_trees([_tensor_fields(c.down) for c in contexts]),
         }
@@ -180,7 +181,8 @@ class _StackedTraining:
         self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
         self._batches, self._runs = self._draw_batches()
         self._losses: list[tuple[Stretch, Tensor]] = []
-        self._loss = torch.vmap(_Loss(method, model, one, self._samples), randomness="error")
+        loss = _Loss(method, model, one, self._samples, [*self._learning], self._fixed)
+        self._loss = torch.vmap(loss, randomness="error")
 
     def _class_counts(self, classes: int) -> Tensor:
         """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
@@ -297,7 +299,7 @@ class _StackedTraining:
                 name: tensor[start:stop].detach().requires_grad_()
                 for name, tensor in self._learning.items()
             }
-            fixed = map_tensors(lambda tensor: tensor[start:stop], self._fixed)
+            fixed = [tensor[start:stop] for _, tensor in leaves(self._fixed)]
             optimizer = self._config.optimizer.make(learning.values(), self._config.lr)
             self._parts[start, stop] = _Part(learning, fixed, optimizer)
         return self._parts[start, stop]
@@ -310,7 +312,8 @@ class _StackedTraining:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augmented(augment, images, random) for images, random in pairs])
         positions = index - self._starts[run.start : run.stop]
-        losses = self._loss(part.learning, part.fixed, stored, labels, positions)
+        own = *part.learning.values(), *part.fixed
+        losses = self._loss(*own, stored, labels, positions)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
 
@@ -329,34 +332,51 @@ class _Part(NamedTuple):
 
     Attributes:
         learning: the clients' rows of trained tensors, as leaves.
-        fixed: the clients' rows of all other tensors.
+        fixed: the clients' rows of all other tensors, in order.
         optimizer: the optimiser of `learning`.
     """
 
     learning: Tensors
-    fixed: StateTree
+    fixed: Sequence[Tensor]
     optimizer: torch.optim.Optimizer
 
 
 class _Loss:
-    """The loss of one client's batch as a function of all tensors that differ between clients."""
+    """The loss of one client's batch as a function of all tensors that differ between clients.
+
+    Args:
+        method: the method.
+        model: a model of the clients' architecture.
+        one: one of the clients.
+        samples: the images of all clients.
+        learning: names of the trained tensors.
+        fixed: the other tensors, as a tree.
+    """
 
     def __init__(
-        self, method: LocalTraining, model: Classifier, one: LocalContext, samples: Samples
+        self,
+        method: LocalTraining,
+        model: Classifier,
+        one: LocalContext,
+        samples: Samples,
+        learning: Sequence[str],
+        fixed: StateTree,
     ) -> None:
         self._objective, self._samples, self._one = _Objective(method, model), samples, one
+        self._learning, self._fixed = learning, fixed
         self._client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
         named = model.named_parameters(remove_duplicate=False)
         self._is_tied = len([*named]) > len(one.client.skeleton.parameters)
 
-    def __call__(
-        self,
-        learning: Tensors,
-        fixed: Mapping[str, Any],
-        stored: Tensor,
-        labels: Tensor,
-        positions: Tensor,
-    ) -> Tensor:
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """Return the loss; `tensors` are the trained ones, the others, images, labels, positions.
+
+        They are arguments of their own because `torch.vmap` takes long to look through a tree.
+        """
+        *own, stored, labels, positions = tensors
+        learning = dict(zip(self._learning, own, strict=False))
+        others = iter(own[len(learning) :])
+        fixed = map_tensors(lambda _: next(others), self._fixed)
         one, down = self._one, self._one.down
         context = replace(
             one,
@@ -366,8 +386,8 @@ class _Loss:
             down=replace(down, **fixed["down"]) if fixed["down"] else down,
             extra={name: learning[name] for name in one.extra},
         )
-        tensors = {**learning, **fixed["model"]}
-        weights = {f"model.{name}": tensors[name] for name in tensors if name not in one.extra}
+        model = {name: v for name, v in learning.items() if name not in one.extra}
+        weights = {f"model.{name}": v for name, v in (model | fixed["model"]).items()}
         batch = self._samples.batch(stored, labels, positions)
         result: Tensor = functional_call(
             self._objective, weights, (batch, context), tie_weights=self._is_tied

@@ -126,7 +126,9 @@ def fit(
                 optimizer.step()
             if after_batch is not None:
                 after_batch()
-            weight = batch.positions.shape[0] / sizes[0]  # the last batch has fewer images, or one more
+            weight = (
+                batch.positions.shape[0] / sizes[0]
+            )  # the last batch has fewer images, or one more
             totals[epoch] += value.detach() * weight
             weights[epoch] += weight
             steps += 1

@@ -147,9 +147,7 @@ def test_what_the_server_makes_of_running_means(assemble):
     algorithm, server = assembly.algorithm, assembly.server(torch.device("cpu"))
     weights = {"w": torch.zeros(1)}
     uplinks = {
-        0: VariedUpdate(
-            weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
-        ),
+        0: VariedUpdate(weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}),
         2: VariedUpdate(weights, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
     }
     before = {"model": weights, "variances": {"1.std": torch.ones(1) * 7}}

@@ -56,7 +56,7 @@ def test_eq7_by_hand(assemble):
     def loss(*present: bool) -> float:
         down = PrototypedModel(
             weights={},
-                vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
+            vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
             present=torch.tensor(present),
         )
         method = assemble("fedproto_global", {"algorithm.mu": 2}).algorithm
