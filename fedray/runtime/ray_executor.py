@@ -384,11 +384,8 @@ class Worker:
         """Run a test of several clients; return its result, and the texts as `run` does."""
         try:
             runtime = self._runtime(share.experiment, share.files)
-            parts = [
-                runtime.test(name, share.round, group, state, down)
-                for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-            ]
-            return Counted.joined(parts), self._output.take()
+            counted = runtime.test(name, share.round, share.groups, share.inputs())
+            return counted, self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from answers import run_tests
 from tensors import same
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -209,7 +210,7 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
     state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
     reply, _ = runtime.step("client_update", 1, 0, state, None)
     with pytest.raises(ClientError) as failed:
-        runtime.test("evaluate", 1, (0,), state, None)
+        run_tests(runtime, [0], state=state)
     for failure in (reply.failure, failed.value.failure):
         assert failure.cause == (
             f"ValueError: the weights that local loads do not fit mlp: head.bias is {found}, "
@@ -243,7 +244,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
     with pytest.raises(ClientError, match=f"NotFinite: the tested model's logits contain {value};"):
-        runtime.test("evaluate", 1, (0,), None, None)
+        run_tests(runtime, [0])
 
 
 def test_a_class_may_be_masked(assemble, monkeypatch):
@@ -253,7 +254,7 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
-    predicted = runtime.test("evaluate", 1, (0,), None, None).counts[0, 0, 2]
+    predicted = run_tests(runtime, [0]).counts[0, 0, 2]
     assert predicted[:2].sum() == 0 < predicted.sum()
 
 
