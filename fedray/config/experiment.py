@@ -332,21 +332,6 @@ class KeepConfig(Frozen):
     of the run."""
 
 
-class EarlyStoppingConfig(Frozen):
-    """Condition for ending a run before its last round."""
-
-    patience: int | None = Field(None, ge=1, le=MOST_ROUNDS)
-    """Stop after this many consecutive evaluations without an improvement; None: never."""
-    metric: str = Field("local_accuracy", min_length=1, max_length=200)
-    """The metric that has to improve: a test metric, measured on the images of `report.select`, or
-    a training metric such as train_loss."""
-
-    def switched_off(self) -> Mapping[str, str]:
-        """Return the metric if nothing stops a run early."""
-        never = "early_stopping.patience=null never stops a run"
-        return {"metric": never} if self.patience is None else {}
-
-
 class Experiment(Frozen):
     """One federated experiment, complete."""
 
@@ -395,7 +380,6 @@ class Experiment(Frozen):
     privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     report: ReportConfig = ReportConfig()
-    early_stopping: Annotated[EarlyStoppingConfig, PROTOCOL] = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between evaluations, besides one at the start and one at the end; 0: only at the
     end."""
@@ -428,22 +412,6 @@ class Experiment(Frozen):
             raise ValueError(
                 f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves no "
                 "client for the first round; lower join.clients or raise data.clients"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _early_stopping_is_possible(self) -> Experiment:
-        if self.early_stopping.patience is None:
-            return self
-        if self.eval_every == 0:
-            raise ValueError(
-                "early_stopping.patience counts evaluations, and eval_every=0 evaluates the last "
-                "round alone; set eval_every, for example 1, or leave early_stopping out"
-            )
-        if self.finetune_epochs:
-            raise ValueError(
-                f"finetune_epochs={self.finetune_epochs} is measured after the last round, which "
-                "early_stopping.patience may not reach; leave one of them out"
             )
         return self
 
