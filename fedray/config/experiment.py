@@ -327,9 +327,6 @@ class KeepConfig(Frozen):
     max_gb: float = Field(2.0, gt=0, le=1e6)
     """Maximal size of the models of one round in GB (10^9 bytes); larger models are not saved, with
     a warning."""
-    log: StrictBool = False
-    """Also log the models to MLflow, as one model for mlflow.pyfunc; takes some seconds at the end
-    of the run."""
 
 
 class Experiment(Frozen):

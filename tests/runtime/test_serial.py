@@ -37,7 +37,6 @@ HONOURED = {
     "checkpoint_every": "the session writes them",
     "keep.models": "the session keeps them",
     "keep.max_gb": "the session keeps to it",
-    "keep.log": "the tracker logs them",
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
     "data.sha256": "read by the assembly",

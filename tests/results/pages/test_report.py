@@ -72,7 +72,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "faults.max_failures": 9,
         "keep.models": "none",
         "keep.max_gb": 1.0,
-        "keep.log": True,
     }
     assert set(others) | {"seed"} == NOT_COMPARED
     assert set(EXECUTION_KEYS) < NOT_COMPARED
