@@ -393,8 +393,6 @@ class Experiment(Frozen):
     """CPUs that the workers of one run share; None: one per worker."""
     gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs of one run; the workers share those that the server does not reserve."""
-    server_cpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
-    """CPUs reserved for the server actor, which mostly waits."""
     server_gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs reserved for the server actor, which runs the text encoder."""
     threads: int = Field(1, ge=1, le=1024)

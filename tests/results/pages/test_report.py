@@ -62,7 +62,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "workers": 7,
         "cpus": 3.0,
         "gpus": 2.0,
-        "server_cpus": 1.0,
         "server_gpus": 0.5,
         "checkpoint_every": 5,
         "data.root": "/elsewhere",
