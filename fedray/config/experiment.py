@@ -75,8 +75,6 @@ class DataConfig(Frozen):
     directory."""
     download: Annotated[StrictBool, EXECUTION] = False
     """Whether the source may download missing data."""
-    sha256: Annotated[str | None, EXECUTION] = Field(None, pattern="^[0-9a-f]{64}$")
-    """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: Annotated[int | None, IMAGES] = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
     resize: Annotated[Literal["bilinear", "bicubic", "squash", "squash_bicubic"] | None, IMAGES] = (

@@ -93,7 +93,7 @@ NOT_DRAWN = (
     "server_gpus", "keep.max_gb",
     "faults.max_failures", "faults.start_timeout_s",
     "data.source", "data.root", "data.download",
-    "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
+    "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.",
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""

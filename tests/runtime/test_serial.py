@@ -39,7 +39,6 @@ HONOURED = {
     "keep.max_gb": "the session keeps to it",
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
-    "data.sha256": "read by the assembly",
 }
 
 

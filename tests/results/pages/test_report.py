@@ -66,7 +66,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "checkpoint_every": 5,
         "data.root": "/elsewhere",
         "data.download": True,
-        "data.sha256": "0" * 64,
         "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
         "keep.models": "none",
