@@ -16,7 +16,6 @@ from fedray.storage.states import StateStore
 CLUSTER_KEYS = (
     "workers",
     "cpus",
-    "server_cpus",
     "faults.max_failures",
     "faults.start_timeout_s",
 )
