@@ -31,6 +31,9 @@ class Tallied(NamedTuple):
         return Tallied(self.steps + later.steps, self.images + later.images, most)
 
 
+NO_WORK = Tallied()
+
+
 @dataclass(eq=False)
 class Tally:
     """Tallied of the work of one client or server step.
@@ -47,6 +50,8 @@ class Tally:
 
     def take(self) -> Tallied:
         """Return the counts, and begin again from zero."""
+        if not (self.steps or self.images):
+            return NO_WORK
         taken = Tallied(self.steps, self.images, self.parameters)
         self.steps = self.images = 0
         self.trained = {}

@@ -29,7 +29,7 @@ from fedray.core import (
     is_tested_together,
 )
 from fedray.core.privacy import has_covered
-from fedray.counts import Tallied, counted
+from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant, Spent
 from fedray.evaluation.answers import Counts
@@ -52,8 +52,8 @@ WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
 
-NO_TRAFFIC, NO_WORK = Traffic(), Tallied()
-"""Shared defaults, because constructing a record validates its fields."""
+NO_TRAFFIC = Traffic()
+"""A shared default, because constructing a record validates its fields."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ of an exchange by their sorted ids and N alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, groupby
@@ -44,7 +44,7 @@ from fedray.core.training import (
 )
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
-from fedray.models import Classifier, frozen_parameters
+from fedray.models import Classifier, is_tied, learnable_parameters
 from fedray.trees import ClientState, StateTree, Tensors, is_tree, leaves, map_tensors
 
 CPU = torch.device("cpu")
@@ -161,10 +161,11 @@ class _StackedTraining:
         self._counts_steps = not isinstance(self._config.optimizer, SGD)
         self._samples = Samples.joined([context.client.train for context in contexts])
         self._stored, self._labels = self._samples.tensors(self._device)
-        self._views = [augmentation_draws(context.client) for context in contexts]
+        self._views: list[torch.Generator] = []
+        if not self._config.augment.is_identity:
+            self._views = [augmentation_draws(context.client) for context in contexts]
         self._rows = rows
-        names = {name for name, _ in model.named_parameters()}
-        learning = frozenset(names - frozen_parameters(model))
+        learning = learnable_parameters(model)
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
         self._extra = stack_trees([context.extra for context in contexts]) if one.extra else {}
@@ -307,8 +308,7 @@ class _StackedTraining:
     def _backward(self, run: Stretch, part: _Part, index: Tensor) -> None:
         """Compute the gradients of a run's batches [clients, B]."""
         stored, labels = self._stored[index], self._labels[index]
-        views = [random for random in self._views[run.start : run.stop] if random is not None]
-        if views:
+        if views := self._views[run.start : run.stop]:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augmented(augment, images, random) for images, random in pairs])
         positions = index - self._starts[run.start : run.stop]
@@ -365,8 +365,6 @@ class _Loss:
         self._objective, self._samples, self._one = _Objective(method, model), samples, one
         self._learning, self._fixed = learning, fixed
         self._client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
-        named = model.named_parameters(remove_duplicate=False)
-        self._is_tied = len([*named]) > len(one.client.skeleton.parameters)
 
     def __call__(self, *tensors: Tensor) -> Tensor:
         """Return the loss; `tensors` are the trained ones, the others, images, labels, positions.
@@ -390,7 +388,7 @@ class _Loss:
         weights = {f"model.{name}": v for name, v in (model | fixed["model"]).items()}
         batch = self._samples.batch(stored, labels, positions)
         result: Tensor = functional_call(
-            self._objective, weights, (batch, context), tie_weights=self._is_tied
+            self._objective, weights, (batch, context), tie_weights=is_tied(self._objective.model)
         )
         check_scalar(result)
         return result

@@ -22,7 +22,6 @@ from fedray.errors import NoScalar, UserError, shown
 from fedray.models import (
     Classifier,
     ClassifierOutput,
-    frozen_parameters,
     is_normalisation,
     modules_of,
 )
@@ -158,7 +157,8 @@ def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]
     """Yield the client's batches in this round, each with the number of its epoch, from 0."""
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
-    order, views = batch_order(client), augmentation_draws(client)
+    order = batch_order(client)
+    views = None if config.augment.is_identity else augmentation_draws(client)
     for epoch in range(config.epochs):
         for index in batch_indices(labels.shape[0], sizes, config, order, client.device):
             images = stored[index]
@@ -209,10 +209,8 @@ def batch_order(client: Client) -> torch.Generator:
     return client.setting.streams.torch(client.order, round_=client.round, client=client.id)
 
 
-def augmentation_draws(client: Client) -> torch.Generator | None:
-    """Return the random stream of the client's augmentation in this round; None without one."""
-    if client.setting.training.augment.is_identity:
-        return None
+def augmentation_draws(client: Client) -> torch.Generator:
+    """Return the random stream of the client's augmentation in this round."""
     return client.setting.streams.torch("augment", round_=client.round, client=client.id)
 
 

@@ -93,6 +93,19 @@ def frozen_parameters(model: Classifier) -> frozenset[str]:
 
 
 @_once_per_model
+def learnable_parameters(model: Classifier) -> frozenset[str]:
+    """Return the names of the parameters that the model's constructor has not frozen."""
+    return frozenset(name for name, _ in model.named_parameters()) - frozen_parameters(model)
+
+
+@_once_per_model
+def is_tied(model: Classifier) -> bool:
+    """Return True if a parameter has two names."""
+    names = [*model.named_parameters(remove_duplicate=False)]
+    return len(names) > len([*model.parameters()])
+
+
+@_once_per_model
 def buffer_names(model: Classifier) -> frozenset[str]:
     """Return the names of all buffers: running statistics and counters."""
     return frozenset(saved_buffers(model))

@@ -50,7 +50,6 @@ from fedray.storage.files import is_full
 from fedray.storage.run import Traffic
 from fedray.trees import make_contiguous, map_together, moved_to
 
-
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
 
@@ -96,6 +95,7 @@ class Begun(NamedTuple):
         local: the client after the step has begun.
         weights: the weights with which its training begins.
         work: its work so far.
+        form: equal for clients that can be trained together.
     """
 
     call: core.Call
@@ -103,14 +103,15 @@ class Begun(NamedTuple):
     local: core.LocalContext
     weights: core.Flat
     work: Tallied
+    form: object
 
-    def form(self) -> tuple[object, ...]:
-        """Return a key that is equal for clients that can be trained together."""
-        local, down = self.local, self.local.down
-        trainable = None if local.trainable is None else frozenset(local.trainable)
-        sent = () if down is None else (down.form(), down.numbers())
-        parts = map(form_of, (local.state.memory, local.extra))
-        return self.call.client.architecture, trainable, sent, *parts
+
+def form_of_begun(local: core.LocalContext) -> object:
+    """Return a key that is equal for clients that can be trained together."""
+    trainable = None if local.trainable is None else frozenset(local.trainable)
+    sent = () if local.down is None else (local.down.form(), local.down.numbers())
+    parts = map(form_of, (local.state.memory, local.extra))
+    return local.client.architecture, trainable, sent, *parts
 
 
 class ClientRuntime:
@@ -214,34 +215,52 @@ class ClientRuntime:
         _ = self._training_samples  # build it now: building data or models may draw random numbers
         self._isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
         with of_clients(*clients), self._refuse_draws():
-            begun = [self._begin(round_, member, tally) for member in members]
+            begun, alike = dict[object, Begun](), dict[object, list[Begun]]()
+            for member in members:
+                one = self._begin(round_, member, begun, tally)
+                alike.setdefault(one.form, []).append(one)
             trained: dict[int, tuple[Begun, core.Trained | Exception, Tallied]] = {}
-            for alike in self._alike(begun):
-                trained |= self._train_together(alike)
+            for group in alike.values():
+                group.sort(key=lambda one: -len(one.local.client.train))
+                trained |= self._train_together(group)
             seconds = (time.perf_counter() - start) / len(members)
             for client in clients:
-                yield self._finish(*trained[client], tally, seconds)
+                try:
+                    yield self._finish(*trained[client], tally, seconds)
+                except (Exception, SystemExit) as error:
+                    raise self._blame(error, name, round_, client) from None
 
-    def _begin(self, round_: int, member: Member, tally: Tally) -> Begun:
-        """Begin a client's step, and take its weights from the model."""
-        client, state, down = member
+    def _begin(
+        self, round_: int, member: Member, begun: dict[object, Begun], tally: Tally
+    ) -> Begun:
+        """Begin a client's step, and take its weights from the model.
+
+        Args:
+            round_: the round.
+            member: the client.
+            begun: the first step of each kind of clients without a state, which is extended. If
+                the download alone determines the model (`one_model`), the next of this kind begins
+                with the same weights.
+            tally: counts the work.
+        """
+        (client, state, down), method = member, self.assembly.algorithm
         with self._blamed(STACKED_STEP, round_, client), of_clients(client):
             context = self.client(client, round_)
             given = self._given(context, state, down)
-            method = self.assembly.algorithm
-            tally.take()
-            local = method.begin(context, given.state, given.down)
-            weights = context.skeleton.tensors.clone()
             call = core.Call(method, STACKED_STEP, context, down)
-            return Begun(call, given, local, weights, tally.take())
-
-    def _alike(self, begun: Sequence[Begun]) -> Iterator[list[Begun]]:
-        """Yield clients that can be trained together, those with the most images first."""
-        alike: dict[object, list[Begun]] = {}
-        for one in begun:
-            alike.setdefault(one.form(), []).append(one)
-        for clients in alike.values():
-            yield sorted(clients, key=lambda one: -len(one.local.client.train))
+            kind = context.architecture, id(down)
+            like = begun.get(kind) if method.one_model and given.is_empty else None
+            if like is not None:
+                _, _, local, weights, work, form = like
+                local = replace(local, client=context, state=given.state)
+                return Begun(call, given, local, weights, work, form)
+            local = method.begin(context, given.state, given.down)
+            weights, work = context.skeleton.tensors.clone(), tally.take()
+            one = Begun(call, given, local, weights, work, form_of_begun(local))
+            is_plain = local.client is context and local.state is given.state and not local.extra
+            if is_plain and given.is_empty:
+                begun[kind] = one
+            return one
 
     def _train_together(
         self, begun: Sequence[Begun]
@@ -287,14 +306,13 @@ class ClientRuntime:
         """Finish a client's step on its architecture's model, which gets its trained weights."""
         method, context = self.assembly.algorithm, begun.call.client
         assert isinstance(method, core.LocalTraining)
-        with self._blamed(STACKED_STEP, context.round, context.id), of_clients(context.id):
-            if isinstance(trained, Exception):
-                raise trained
-            context.skeleton.tensors.copy_(trained.tensors)
-            tally.take()
+        if isinstance(trained, Exception):
+            raise trained
+        context.skeleton.tensors.copy_(trained.tensors)
+        with of_clients(context.id):
             upload, state = method.finish(begun.local, trained)
-            work = work.then(tally.take())
-            return self._stepped(begun.call, upload, state, begun.given, work, seconds)
+        work = work.then(tally.take())
+        return self._stepped(begun.call, upload, state, begun.given, work, seconds)
 
     @contextmanager
     def _refuse_draws(self) -> Iterator[None]:
@@ -566,10 +584,10 @@ class Given:
         device: torch.device,
         down: Sent,
     ) -> None:
-        self._before, self._is_empty = before, not (state.model or state.memory)
+        self._before, self.is_empty = before, not (state.model or state.memory)
         self.state, (self.down, self._guards) = state, down
         self._placed: dict[int, Tensor] = {}
-        if self._is_empty:
+        if self.is_empty:
             return
         if device.type != "cpu":
             parts = map_together(partial(self._place, device), _parts(state))
@@ -601,7 +619,7 @@ class Given:
         """
         is_first = self._before is None
         if (state is self.state and not is_first) or (
-            is_first and self._is_empty and not (state.model or state.memory)
+            is_first and self.is_empty and not (state.model or state.memory)
         ):
             return self._before
 

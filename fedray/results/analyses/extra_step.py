@@ -13,7 +13,7 @@ import torch
 from fedray.config import load_experiment
 from fedray.core import Algorithm, LocalContext, ServerState
 from fedray.data import FederatedData
-from fedray.errors import ClientError, Failure, UserError
+from fedray.errors import UserError
 from fedray.evaluation.protocols import HasGlobalModel
 from fedray.models import Pixels
 from fedray.run_config import read_config
