@@ -354,6 +354,7 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         apart = partial(_apart, context.skeleton.memory)
         if isinstance(upload, core.Payload):
+            upload.check_names()
             upload = upload.copied(apart)
         return Stepped(call, upload, given.kept(next_state, apart), work, seconds)
 
