@@ -9,6 +9,9 @@ from typing import Any
 from tensors import CPU
 
 from fedray.config import Experiment
+from fedray.core import ClientState, Payload
+from fedray.federation import Reply
+from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 
@@ -27,3 +30,16 @@ def rounds_in(out: Path) -> list[dict[str, Any]]:
 def result_in(out: Path) -> dict[str, Any]:
     """Return a run's result.json, with its rounds as `rounds`."""
     return {**json.loads((out / "result.json").read_text()), "rounds": rounds_in(out)}
+
+
+def step_of(
+    runtime: ClientRuntime,
+    client: int = 0,
+    state: ClientState | None = None,
+    down: Payload | None = None,
+    *,
+    name: str = "client_update",
+    round_: int = 1,
+) -> tuple[Reply, ClientState | None]:
+    """Run one client's step; return its reply and next state."""
+    return runtime.run_group(name, round_, [Member(client, state, down)])[0]

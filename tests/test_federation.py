@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,6 @@ from fedray.core import (
     SummingMethod,
     Total,
     payload_field,
-    total_of,
 )
 from fedray.errors import ClientError, Failure
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
@@ -95,17 +94,12 @@ class Added(SummingMethod):
 
 
 class FailingClients(Clients):
-    """Client 1 fails; other uploads are added as `Added` does."""
-
-    def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
-        failed = {1: Reply(failure=Failure("oops"))} if 1 in down else {}
-        return {client: Reply(Made(round_)) for client in down} | failed
+    """Client 1 fails."""
 
     def sum(self, name: str, round_: int, down: Any) -> tuple[dict[int, Reply], Total]:
-        replies = self.step(name, round_, down)
-        uploads = {c: reply.uplink for c, reply in replies.items() if reply.uplink is not None}
-        total = total_of(Added().summand, uploads)
-        return {c: replace(reply, uplink=None) for c, reply in replies.items()}, total
+        if 1 in down:
+            raise ClientError(1, round_, name, Failure("oops"))
+        return {}, Total()
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class Skeleton:
         return made[1]
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights, and give buffers that are not saved the values of the constructor.
+        """Load weights, forget gradients, and give unsaved buffers the values of the constructor.
 
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
@@ -214,6 +214,8 @@ class Skeleton:
         if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
             self._check(weights)
         self.tensors.copy_(weights)
+        for parameter in self.parameters:
+            parameter.grad = None  # that of the last client, who may have uploaded it
         for name, tensor in self._unsaved.items():
             owner, _, buffer = name.rpartition(".")
             setattr(self.model.get_submodule(owner), buffer, tensor.clone())

@@ -273,12 +273,7 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__name__, dict(axes)
-        derived = {
-            n for n in vars(self) if isinstance(getattr(type(self), n, None), cached_property)
-        }
-        names = sorted((vars(self).keys() - derived) ^ {field.name for field in self.declared()})
-        if names:
-            raise BadPayload(f"{owner} has other fields than declared: {names[0]!r}")
+        self.check_names()
         self.check_numbers()
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
@@ -287,6 +282,18 @@ class Payload:
             elif field.form not in (int, float):
                 _check_tensor(place, value)
                 _check_axes(place, value, field, sizes)
+
+    def check_names(self) -> None:
+        """Raise `BadPayload` unless the payload has the declared fields and no others.
+
+        Properties that are computed once (`cached_property`) are no fields.
+        """
+        kind, (tensors, numbers) = type(self), self.names()
+        if vars(self).keys() == {*tensors, *numbers}:
+            return
+        derived = {n for n in vars(self) if isinstance(getattr(kind, n, None), cached_property)}
+        for name in sorted((vars(self).keys() - derived) ^ {*tensors, *numbers})[:1]:
+            raise BadPayload(f"{kind.__name__} has other fields than declared: {name!r}")
 
     def check_numbers(self) -> None:
         """Check that every plain number has its declared type and is finite.

@@ -256,6 +256,7 @@ class ClientRuntime:
                 local = replace(local, client=context, state=given.state)
                 return Begun(call, given, local, weights, work, form)
             local = method.begin(context, given.state, given.down)
+            given.check()  # the download is that of the next client, too
             weights, work = context.skeleton.tensors.clone(), tally.take()
             one = Begun(call, given, local, weights, work, form_of_begun(local))
             is_plain = local.client is context and local.state is given.state and not local.extra
@@ -354,6 +355,7 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         apart = partial(_apart, context.skeleton.memory)
         if isinstance(upload, core.Payload):
+            upload.check_names()
             upload = upload.copied(apart)
         return Stepped(call, upload, given.kept(next_state, apart), work, seconds)
 
@@ -476,6 +478,7 @@ class ClientRuntime:
     def _blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
         """Return a failure as one of this client, unless it is the user's or the machine's."""
         self._skeletons.clear()  # the step may have changed the models
+        self._sent = (lambda: None, (None, ()))  # and written into the download
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
         where = f"client {client}, round {round_}, step {step}"

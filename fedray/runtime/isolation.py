@@ -17,10 +17,11 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
+from fedray.core.flat import Flat
 from fedray.core.payload import blocks_of
 from fedray.counts import stop_counting
 from fedray.streams import module_of, torch_states
-from fedray.trees import StateTree, leaves, storage_of
+from fedray.trees import StateTree, is_tree
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
@@ -133,6 +134,15 @@ def generators(device: torch.device) -> tuple[object, ...]:
     return *blocks, numpy["pos"], random.getstate()
 
 
+def _places(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the place of each of a value's `blocks_of`; all vectors of a `Flat` have its place."""
+    if isinstance(value, Tensor | Flat):
+        yield from [place] * len(blocks_of(value))
+    elif is_tree(value):
+        for name, inner in value.items():
+            yield from _places(inner, f"{place}.{name}".removeprefix("."))
+
+
 class ReadOnly:
     """What steps may read and not change: a download, or a client's state.
 
@@ -142,7 +152,7 @@ class ReadOnly:
     """
 
     def __init__(self, name: str, tree: StateTree) -> None:
-        self._name, self._tree = name, tree
+        self._name, self._tree = name, dict(tree)  # payloads derive more from their fields
         self._blocks = blocks_of(tree)
         self._versions = [block._version for block in self._blocks]
 
@@ -150,10 +160,8 @@ class ReadOnly:
         """Raise a TypeError with the tensor's name if an operation in place has changed one."""
         if [block._version for block in self._blocks] == self._versions:
             return
-        pairs = zip(self._blocks, self._versions, strict=True)
-        written = {storage_of(block) for block, version in pairs if block._version != version}
-        tensors = ((path, v) for path, v in leaves(self._tree) if isinstance(v, Tensor))
-        place = next(".".join(path) for path, tensor in tensors if storage_of(tensor) in written)
+        triples = zip(_places(self._tree), self._blocks, self._versions, strict=True)
+        place = next(place for place, block, version in triples if block._version != version)
         raise TypeError(
             f"the step wrote into {self._name} ({place}), which it may only read; change a copy"
         )

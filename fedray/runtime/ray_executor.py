@@ -384,7 +384,7 @@ class Worker:
     def test(self, name: str, share: Share) -> tuple[Counted, list[Text]]:
         """Run a test of several clients; return its result, and the texts as `run` does."""
         try:
-            runtime = self._runtime(share.experiment, share.files)
+            runtime = self._runtime(share.experiment, share.contents)
             counted = runtime.test(name, share.round, share.groups, share.inputs())
             return counted, self._output.take()
         except Exception as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,17 +13,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from answers import run_tests
-from tensors import same
-from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from rounds import step_of
+from tensors import CPU, same
 
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.core import ClientState, Payload, Sums, total_of, weighed
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.core import ClientState, Flat, Payload, Sums, total_of, weighed
 from fedray.errors import ClientError
+from fedray.models import saved_buffers
 from fedray.runtime import devices
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ def dropped(assemble, monkeypatch):
             runtimes[seed] = ClientRuntime(assemble("local", {"seed": seed}), CPU)
         runtime = runtimes[seed]
         monkeypatch.setattr(runtime.assembly.algorithm, name, step, raising=False)
-        reply, after = runtime.step(name, round_, client, None, None)
-        assert reply.failure is None
+        _, after = step_of(runtime, client, name=name, round_=round_)
         return after.memory["kept"].tolist()
 
     return dropped
@@ -75,7 +74,7 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
     [
         (
             (None, ClientState({}, {"seen": {"steps": 3}})),
-            "the state's 'seen.steps' is of type int, expected a tensor",
+            "the state's 'memory.seen.steps' is of type int, expected a tensor",
         ),
         ((None, None), "the next state is a NoneType, expected a ClientState"),
         (({"w": torch.zeros(1)}, ClientState({})), "a dict cannot travel, expected a Payload"),
@@ -84,9 +83,8 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
     runtime = ClientRuntime(assemble("local"), CPU)
     monkeypatch.setattr(runtime.assembly.algorithm, "client_update", lambda *_: returned)
-    reply, after = runtime.step("client_update", 1, 0, None, None)
-    assert cause in reply.failure.cause
-    assert after is None
+    with pytest.raises(ClientError, match=re.escape(cause)):
+        step_of(runtime)
 
 
 def test_a_state_keeps_no_memory_of_the_model_that_the_next_client_loads(assemble, monkeypatch):
@@ -97,10 +95,10 @@ def test_a_state_keeps_no_memory_of_the_model_that_the_next_client_loads(assembl
         return None, ClientState(state.model, dict(client.weights(model)))
 
     monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
-    _, first = runtime.step("client_update", 1, 0, None, None)
+    _, first = step_of(runtime)
     kept = {name: tensor.clone() for name, tensor in first.memory.items()}
     other = ClientState({name: tensor + 1 for name, tensor in kept.items()})
-    runtime.step("client_update", 1, 1, other, None)
+    step_of(runtime, 1, other)
     assert same(first.memory, kept)
 
 
@@ -115,8 +113,8 @@ def test_a_step_has_no_images_that_a_model_is_measured_on(assemble, monkeypatch,
         return getattr(client, images)
 
     monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
-    reply, _ = runtime.step("client_update", 1, 0, None, None)
-    assert reply.failure.cause == f"AttributeError: 'Client' object has no attribute '{images}'"
+    with pytest.raises(ClientError, match=f"'Client' object has no attribute '{images}'"):
+        step_of(runtime)
 
 
 def test_a_step_has_validation_images_only_if_the_method_requires_them(assemble):
@@ -134,7 +132,7 @@ def replied(assemble, monkeypatch):
 
     def replied(step):
         monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
-        return runtime.step("client_update", 1, 0, None, None)[0]
+        return step_of(runtime)[0]
 
     return replied
 
@@ -154,46 +152,8 @@ def test_a_report_is_a_finite_number(replied, value):
         client.reports["share"] = value
         return None, state
 
-    failure = replied(reports).failure
-    assert "client.reports['share'] is" in failure.cause
-    assert "expected a finite number" in failure.cause
-
-
-def _by_data(model):
-    for parameter in model.parameters():
-        parameter.data = parameter.data + 1
-
-
-def _by_vector(model):
-    vector_to_parameters(parameters_to_vector(model.parameters()), model.parameters())
-
-
-def _by_parameter(model):
-    model.head.bias = nn.Parameter(torch.zeros_like(model.head.bias))
-
-
-def _by_buffer(model):
-    layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
-    layer.running_mean = torch.ones_like(layer.running_mean)
-
-
-@pytest.mark.parametrize("stacked", [1, 2])
-@pytest.mark.parametrize("replace", [_by_data, _by_vector, _by_parameter, _by_buffer])
-def test_a_step_that_replaces_a_tensor_of_the_model_fails(assemble, monkeypatch, stacked, replace):
-    made = assemble("fedavg", {"model.group": "cnn3", "stacked": stacked})
-    begin = type(made.algorithm).begin
-
-    def begun(method, client, state, down):
-        local = begin(method, client, state, down)
-        replace(local.model)
-        return local
-
-    monkeypatch.setattr(type(made.algorithm), "begin", begun)
-    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
-    members = [Member(client, None, down[client]) for client in range(2)]
-    for step in runtime.steps("client_update", 1, members):
-        assert "copy values into a tensor: tensor.data.copy_(values)" in step.cause
+    with pytest.raises(ClientError, match=r"client\.reports\['share'\] is .* a finite number"):
+        replied(reports)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +168,10 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
     runtime = ClientRuntime(assemble("local"), CPU)
     weights = runtime.client(0, 1).initial()
     state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
-    reply, _ = runtime.step("client_update", 1, 0, state, None)
-    with pytest.raises(ClientError) as failed:
-        run_tests(runtime, [0], state=state)
-    for failure in (reply.failure, failed.value.failure):
-        assert failure.cause == (
+    for call in (step_of, lambda runtime, **given: run_tests(runtime, [0], state=given["state"])):
+        with pytest.raises(ClientError) as failed:
+            call(runtime, state=state, down=None)
+        assert failed.value.failure.cause == (
             f"ValueError: the weights that local loads do not fit mlp: head.bias is {found}, "
             "expected float32 [10]"
         )
@@ -228,9 +187,8 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
 def test_weights_of_another_name_are_not_loaded(assemble, change, wrong):
     runtime = ClientRuntime(assemble("local"), CPU)
     state = ClientState(change(runtime.client(0, 1).initial()))
-    reply = runtime.step("client_update", 1, 0, state, None)[0]
-    assert f"the weights that local loads do not fit mlp: {wrong}" in reply.failure.cause
-    assert "its tensors are extractor" in reply.failure.cause
+    with pytest.raises(ClientError, match=f"do not fit mlp: {wrong}.* its tensors are extractor"):
+        step_of(runtime, 0, state)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -321,18 +279,22 @@ def test_no_public_name_of_a_client_leads_to_a_test_image(assemble):
     assert found & {image.tobytes() for image in images} == own
 
 
+def sent_to(made: Assembly, count: int) -> list[Member]:
+    """Return the first clients of an experiment with what they get in round 1."""
+    server = made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(count), server)
+    return [Member(client, None, down[client]) for client in range(count)]
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeypatch, count):
     made = assemble("fedavg", {"model.group": "cnn2"})
     monkeypatch.setattr(type(made.algorithm), "summand", lambda _, upload: dict(upload.weights))
-    runtime, server, sums = ClientRuntime(made, CPU), made.server(CPU), Sums(count)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), range(3), server)
-    members = [Member(client, None, down[client]) for client in range(3)]
-    uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
-    steps = runtime.steps("client_update", 1, members[:count])
-    answers = runtime.replies(members[:count], steps, sums)
+    runtime, sums, members = ClientRuntime(made, CPU), Sums(count), sent_to(made, 3)
+    uploads = [step_of(runtime, *member)[0].uplink for member in members]
+    answers = runtime.run_group("client_update", 1, members[:count], sums)
     assert [reply.uplink for reply, _ in answers] == [None] * count
-    runtime.step("client_update", 1, *members[2])
+    step_of(runtime, *members[2])
     expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
     assert same(sums.total.sums, expected.sums)
 
@@ -347,13 +309,10 @@ def test_summands_stay_as_they_are(assemble, monkeypatch, group):
         return {"first": weights, "second": weights, "clients": one}
 
     monkeypatch.setattr(type(made.algorithm), "summand", summand)
-    runtime, server, sums = ClientRuntime(made, CPU), made.server(CPU), Sums(2)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
-    members = [Member(client, None, down[client]) for client in range(2)]
+    runtime, sums, members = ClientRuntime(made, CPU), Sums(2), sent_to(made, 2)
     for first in range(0, 2, group):
-        part = members[first : first + group]
-        runtime.replies(part, runtime.steps("client_update", 1, part), sums)
-    uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
+        runtime.run_group("client_update", 1, members[first : first + group], sums)
+    uploads = [step_of(runtime, *member)[0].uplink for member in members]
     expected = total_of(lambda upload: weighed(upload.weights, 1.0), dict(enumerate(uploads)))
     assert [float(one), float(sums.total["clients"])] == [1.0, 2.0]
     assert same(sums.total["first"], expected.sums)
@@ -364,26 +323,24 @@ def test_summands_stay_as_they_are(assemble, monkeypatch, group):
 def test_a_summand_that_is_no_tensor_is_named(assemble, monkeypatch, group):
     made = assemble("fedavg", {"model.group": "cnn2"})
     monkeypatch.setattr(type(made.algorithm), "summand", lambda *_: {"sums": {"weight": 3.0}})
-    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), range(group), server)
-    members = [Member(client, None, down[client]) for client in range(group)]
-    steps = runtime.steps("client_update", 1, members)
+    runtime, members = ClientRuntime(made, CPU), sent_to(made, group)
     with pytest.raises(TypeError, match=r"a float as 'sums\.weight', expected a tensor"):
-        runtime.replies(members, steps, Sums(group))
+        runtime.run_group("client_update", 1, members, Sums(group))
 
 
-def _two_steps(assemble, monkeypatch, update, changes=None):
-    """Run a client step in a group of two clients; return their steps and replies."""
-    made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
-    monkeypatch.setattr(made.algorithm, "client_update", update)
-    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
-    members = [Member(client, None, down[client]) for client in range(2)]
-    steps = runtime.steps("client_update", 1, members)
-    return steps, runtime.replies(members, steps, Sums(2))
+@pytest.fixture
+def two_steps(assemble, monkeypatch):
+    """`two_steps(update)` runs a client step for a group of two clients."""
+
+    def two_steps(update, changes=None):
+        made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
+        monkeypatch.setattr(made.algorithm, "client_update", update)
+        return ClientRuntime(made, CPU).run_group("client_update", 1, sent_to(made, 2))
+
+    return two_steps
 
 
-def test_uploaded_gradients_outlive_the_next_client_of_a_group(assemble, monkeypatch):
+def test_uploaded_gradients_outlive_the_next_client_of_a_group(two_steps):
     made = []
 
     def update(client, state, down):
@@ -394,23 +351,19 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(assemble, monkeyp
                 F.cross_entropy(model(batch.inputs).logits, batch.labels).backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         made.append({name: gradient.clone() for name, gradient in gradients.items()})
-        return TrainedModel(gradients, len(client.train)), state
+        return TrainedModel(gradients | dict(saved_buffers(model)), len(client.train)), state
 
-    steps, _ = _two_steps(assemble, monkeypatch, update)
-    assert [same(step.uplink.weights, own) for step, own in zip(steps, made, strict=True)] == [
-        True,
-        True,
-    ]
+    for (reply, _), own in zip(two_steps(update), made, strict=True):
+        assert same({name: reply.uplink.weights[name] for name in own}, own)
 
 
-def test_a_sparse_upload_of_a_group_is_refused_like_any_other(assemble, monkeypatch):
+def test_a_sparse_upload_of_a_group_is_refused_like_any_other(two_steps):
     def update(client, state, down):
         weights = {name: tensor.to_sparse() for name, tensor in down.weights.items()}
         return TrainedModel(weights, len(client.train)), state
 
-    _, replies = _two_steps(assemble, monkeypatch, update)
-    for reply, _ in replies:
-        assert reply.failure.cause.endswith("(torch.sparse_coo), expected a dense one")
+    with pytest.raises(ClientError, match=r"\(torch\.sparse_coo\), expected a dense one$"):
+        two_steps(update)
 
 
 @pytest.mark.parametrize("stacked", [1, 2])
@@ -421,22 +374,18 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
         client.logits(client.load(client.initial()), client.train)
         return ClientState({})
 
-    down = made.algorithm.downlink(
-        made.algorithm.init_server(made.server(CPU)), range(2), made.server(CPU)
-    )
     work = []
     for init in (made.algorithm.init_client, first):
         made.algorithm.init_client = init
-        members = [Member(client, None, down[client]) for client in range(2)]
-        steps = ClientRuntime(made, CPU).steps("client_update", 1, members)
-        work.append([step.reply.work for step in steps])
+        answers = ClientRuntime(made, CPU).run_group("client_update", 1, sent_to(made, 2))
+        work.append([reply.work for reply, _ in answers])
     assert work[0] == work[1]
 
 
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_a_payload_derives_from_its_fields_is_no_other_field(
-    assemble, monkeypatch, bits, wrong
+    two_steps, monkeypatch, bits, wrong
 ):
     monkeypatch.setattr(Payload, "types", dict(Payload.types))
 
@@ -452,10 +401,55 @@ def test_what_a_payload_derives_from_its_fields_is_no_other_field(
     def update(client, state, down):
         bad = float("nan") if wrong and client.id == 1 else 0.0
         weights = {name: tensor + bad for name, tensor in down.weights.items()}
-        return Summed(weights, down.buffers, len(client.train)), state
+        return Summed(weights, len(client.train)), state
 
     monkeypatch.setattr(FedAvg, "uploads", (Summed,))
-    _, replies = _two_steps(assemble, monkeypatch, update, {"wire.up_bits": bits})
-    causes = [reply.failure and reply.failure.cause for reply, _ in replies]
-    assert causes[0] is None
-    assert ("NaN" in str(causes[1])) == wrong
+    with pytest.raises(ClientError, match=r"client 1,.* NaN") if wrong else nullcontext():
+        two_steps(update, {"wire.up_bits": bits})
+
+
+# --- what a step may only read -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [dict, Flat.of])
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        ("download", r"its download \(weights"),
+        ("model", r"the client's state \(model"),
+        ("memory", r"the client's state \(memory\.seen"),
+    ],
+)
+@pytest.mark.parametrize("stacked", [1, 2])
+def test_a_step_that_writes_into_what_it_reads_is_named(
+    assemble, monkeypatch, stacked, part, place, form
+):
+    made = assemble("fedavg", {"model.group": "cnn2", "stacked": stacked})
+    begin, writer = type(made.algorithm).begin, 1
+
+    def weights():
+        return form({n: t.clone() for n, t in made.models.initial("cnn2").items()})
+
+    def begun(method, client, state, down):
+        parts = {"download": down.weights, "model": state.model, "memory": state.memory["seen"]}
+        if client.id == writer:
+            parts[part]["head.bias"][:1].fill_(3.0)
+        return begin(method, client, ClientState({}), down)
+
+    monkeypatch.setattr(type(made.algorithm), "begin", begun)
+    runtime, down = ClientRuntime(made, CPU), GlobalModel(weights())
+    members = [Member(c, ClientState(weights(), {"seen": weights()}), down) for c in range(3)]
+    place += r"\.head\.bias\)" if form is dict else r"\)"
+    with pytest.raises(ClientError, match=rf"^client 1,.* wrote into {place}.*change a copy"):
+        runtime.run_group("client_update", 1, members[:2])
+    writer = None
+    runtime.run_group("client_update", 1, members[::2])
+
+
+def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
+    made = assemble("fedavg", {"model.group": "cnn2"})
+    (client, state, down), *_ = sent_to(made, 1)
+    monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.weights["head.bias"].zero_())
+    monkeypatch.setattr("fedray.runtime.clients.TESTS", {"evaluate": lambda a, *_: a.begin()})
+    with pytest.raises(ClientError, match=r"step evaluate: .* its download \(weights\)"):
+        ClientRuntime(made, CPU).test("evaluate", 1, (client,), state, down)

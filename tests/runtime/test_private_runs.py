@@ -204,13 +204,13 @@ STEPS = {
 def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypatch, method):
     """What is exempt, and the page on privacy, are read off these declarations."""
     passed: dict[str, set[type[Payload]]] = {"uploads": set(), "downloads": set()}
-    check = Gate._check_fields
+    check = Gate._check_type
 
     def watch(self: Gate, payload: Payload, direction: Any) -> None:
         passed[direction].add(type(payload))
         check(self, payload, direction)
 
-    monkeypatch.setattr(Gate, "_check_fields", watch)
+    monkeypatch.setattr(Gate, "_check_type", watch)
     declared = algorithms.get(method)
     model = {} if declared.requires.prompts else {"model.group": "mlp"}
     if method == "fedglcl_l":  # with a text encoder that learns

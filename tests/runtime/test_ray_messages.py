@@ -15,7 +15,7 @@ from fedray.storage.run import Traffic
 def reply(numbers: int) -> Reply:
     weights = {"w": torch.randn(numbers), "b": torch.tensor(3)}
     traffic = Traffic({"weights": numbers}, {"weights": 4 * numbers})
-    return Reply(TrainedModel(weights, {"n": torch.ones(2)}, 7), traffic, 0.5, {"seen": 1.0})
+    return Reply(TrainedModel(weights, 7), traffic, 0.5, {"seen": 1.0})
 
 
 def check(after: Reply, before: Reply) -> None:

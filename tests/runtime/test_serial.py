@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tensors import same
 
 from fedray.config import EXECUTION_KEYS
 from fedray.core import ClientState
+from fedray.errors import ClientError
 from fedray.runtime.serial import CLUSTER_KEYS, SerialExecutor, unused_keys
 
 CPU = torch.device("cpu")
@@ -22,8 +24,8 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
         return "no payload", ClientState({}, {})
 
     monkeypatch.setattr(assembly.algorithm, "client_update", step)
-    replies, _ = executor.run("step", "client_update", 1, {0: None, 1: None})
-    assert all(reply.failure is not None for reply in replies.values())
+    with pytest.raises(ClientError):
+        executor.run("step", "client_update", 1, {0: None, 1: None})
     ((client, after),) = executor.states.items()
     assert client == 0
     assert same(after.model, before.model)
