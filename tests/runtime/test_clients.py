@@ -452,4 +452,4 @@ def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.weights["head.bias"].zero_())
     monkeypatch.setattr("fedray.runtime.clients.TESTS", {"evaluate": lambda a, *_: a.begin()})
     with pytest.raises(ClientError, match=r"step evaluate: .* its download \(weights\)"):
-        ClientRuntime(made, CPU).test("evaluate", 1, (client,), state, down)
+        run_tests(ClientRuntime(made, CPU), [client], state=state, down=down)
