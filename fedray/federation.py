@@ -212,6 +212,13 @@ class Federation:
     _counts: Counts | None = field(default=None, init=False)
     _phase: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        """Look up the method's optional features once, because protocols are slow to check."""
+        method = self.algorithm
+        self._with_global_model = method if isinstance(method, HasGlobalModel) else None
+        self._cross_evaluated = method if isinstance(method, CrossEvaluated) else None
+        self._analysed = method if isinstance(method, Analysed) else None
+
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield one record per round, starting with round 0; set `snapshot` before each."""
         self.tested.clear()  # the executor's states may have changed
@@ -298,8 +305,8 @@ class Federation:
         analysis = Analysis()
         if is_evaluated:
             evaluated = self._evaluate(exchange, state, evaluated)
-            if isinstance(self.algorithm, Analysed):
-                analysis = self.algorithm.analyse(state, exchange.server)
+            if self._analysed is not None:
+                analysis = self._analysed.analyse(state, exchange.server)
         metrics = measure(evaluated)
         giver = f"the analysis of {self.algorithm.name}"
         add_declared(metrics, analysis.metrics, type(self.algorithm), giver)
@@ -336,15 +343,14 @@ class Federation:
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
     ) -> Evaluated:
         """Test every client, and the further models that the method declares."""
-        algorithm, round_ = self.algorithm, exchange.round
-        is_last = self.plan.finetune_epochs > 0 and round_ == self.plan.rounds
+        is_last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
         return replace(
             evaluated,
             counts=self._own_tests(exchange, state),
             joined=exchange.everyone,
             newcomers=self.plan.newcomers,
-            has_global_model=isinstance(algorithm, HasGlobalModel)
-            and algorithm.has_global_model(state),
+            has_global_model=self._with_global_model is not None
+            and self._with_global_model.has_global_model(state),
             cross_evaluations=self._cross_evaluations(exchange, state),
             fine_tuned=self._fine_tuned(exchange, state) if is_last else None,
         )
@@ -395,9 +401,9 @@ class Federation:
         self, exchange: RoundExchange, state: ServerState
     ) -> dict[str, list[Counts]]:
         """Return, by name, the counts of each further model that the method declares."""
-        if not isinstance(self.algorithm, CrossEvaluated):
+        if self._cross_evaluated is None:
             return {}
-        requests = self.algorithm.cross_evaluations(state, exchange.server)
+        requests = self._cross_evaluated.cross_evaluations(state, exchange.server)
         return {
             name: [self._test("evaluate", exchange.round, self._passed(model)) for model in models]
             for name, models in requests.items()

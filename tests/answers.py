@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedray.evaluation.metrics import DataFacts, Evaluated
+from fedray.federation import Counted
+from fedray.runtime.clients import ClientRuntime, Member
 
 ByClass = int | Sequence[int]
 
@@ -26,3 +28,11 @@ def counts_of(*clients: tuple[ByClass, ...]) -> np.ndarray:
 def evaluated(*clients: tuple[ByClass, ...], **facts: Any) -> Evaluated:
     """A round in which these clients were tested, under facts about the data."""
     return Evaluated(DataFacts(**facts), counts_of(*clients), range(len(clients)))
+
+
+def run_tests(
+    runtime: ClientRuntime, *groups: Sequence[int], state: Any = None, down: Any = None, r: int = 1
+) -> Counted:
+    """The counts of groups of clients that have one model, in round `r`."""
+    firsts = [Member(group[0], state, down) for group in groups]
+    return runtime.test("evaluate", r, groups, firsts)

@@ -89,7 +89,7 @@ from pathlib import Path
 import torch
 from fedray.evaluation.answers import shares
 from fedray.results.analyses.extra_step import reopen
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 
 def accuracies(out):
     assembly, found = reopen(Path(out))
@@ -98,7 +98,8 @@ def accuracies(out):
     down = method.downlink(found.snapshot.server, everyone, server)
     runtime = ClientRuntime(assembly, device)
     round_, states = found.snapshot.round, found.clients
-    tests = [runtime.test("evaluate", round_, (k,), states.get(k), down[k]) for k in everyone]
+    clients = [[Member(k, states.get(k), down[k])] for k in everyone]
+    tests = [runtime.test("evaluate", round_, [[k]], clients[k]) for k in everyone]
     return [float(shares(test.counts)[0, 0]) for test in tests]
 
 print(json.dumps([accuracies(out) for out in sys.argv[1:]]))

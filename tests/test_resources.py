@@ -57,12 +57,12 @@ def test_shares_never_add_up_to_more_than_was_asked_for(workers):
 def test_the_server_s_bundle_comes_first_and_may_be_empty():
     plain = asks(workers=2)
     assert trial_bundles(plain) == [{}, {"CPU": 1.0}, {"CPU": 1.0}]
-    served = asks(workers=1, gpus=1, server_gpus=0.5, server_cpus=2)
-    assert server_bundle(served) == {"CPU": 2.0, "GPU": 0.5}
-    assert trial_bundles(served) == [{"CPU": 2.0, "GPU": 0.5}, {"CPU": 1.0, "GPU": 0.5}]
+    served = asks(workers=1, gpus=1, server_gpus=0.5)
+    assert server_bundle(served) == {"GPU": 0.5}
+    assert trial_bundles(served) == [{"GPU": 0.5}, {"CPU": 1.0, "GPU": 0.5}]
     here = "node:10.0.0.1"
     assert trial_bundles(plain, here)[0].keys() == {here}
-    assert trial_bundles(served, here)[0].keys() == {"CPU", "GPU", here}
+    assert trial_bundles(served, here)[0].keys() == {"GPU", here}
 
 
 def test_a_server_that_leaves_nothing_is_refused():
@@ -110,18 +110,6 @@ def test_what_fits(keys, nodes, printed):
             [node(2)],
             "4 workers need 4 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "set cpus=2 to let the workers share them, or workers=2",
-        ),
-        (
-            {"workers": 2, "server_cpus": 1},
-            [node(2)],
-            "2 workers need 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
-            "set cpus=1 to let the workers share them, or workers=1",
-        ),
-        (
-            {"workers": 1, "server_cpus": 2},
-            [node(2)],
-            "1 workers need 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
-            "lower server_cpus",
         ),
         (
             {"workers": 2, "cpus": 3},
@@ -189,9 +177,7 @@ def test_how_many_runs_fit(keys, nodes, runs):
     assert at_a_time(asks(**keys), nodes) == runs
 
 
-@pytest.mark.parametrize(
-    "keys", [{"workers": 8}, {"workers": 9, "server_cpus": 1}, {"cpus": 5}, {"cpus": 1, "gpus": 3}]
-)
+@pytest.mark.parametrize("keys", [{"workers": 8}, {"cpus": 5}, {"cpus": 1, "gpus": 3}])
 def test_what_is_proposed_fits(keys):
     nodes = [node(4, 1)]
     with pytest.raises(UserError) as refused:

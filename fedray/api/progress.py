@@ -115,16 +115,11 @@ def say_line(line: str) -> None:
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
-    """Yield lines with a run's accuracy, how its best round was selected, and any early stop."""
-    stopping, best, final = done.info.stopping, done.best, done.final
+    """Yield lines with a run's accuracy and how its best round was selected."""
+    best, final = done.best, done.final
     if final is None:
         return
     yield ""
-    if done.stopped_early and stopping is not None:
-        yield (
-            f"stopped after round {done.done} of {done.info.planned}: {stopping.metric} did not "
-            f"improve in {stopping.patience} evaluation(s)"
-        )
     last = f"last {final.local_accuracy:.4f}"
     if best is not None:
         how = BEST[done.info.select]

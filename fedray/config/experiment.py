@@ -75,8 +75,6 @@ class DataConfig(Frozen):
     directory."""
     download: Annotated[StrictBool, EXECUTION] = False
     """Whether the source may download missing data."""
-    sha256: Annotated[str | None, EXECUTION] = Field(None, pattern="^[0-9a-f]{64}$")
-    """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: Annotated[int | None, IMAGES] = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
     resize: Annotated[Literal["bilinear", "bicubic", "squash", "squash_bicubic"] | None, IMAGES] = (
@@ -327,24 +325,6 @@ class KeepConfig(Frozen):
     max_gb: float = Field(2.0, gt=0, le=1e6)
     """Maximal size of the models of one round in GB (10^9 bytes); larger models are not saved, with
     a warning."""
-    log: StrictBool = False
-    """Also log the models to MLflow, as one model for mlflow.pyfunc; takes some seconds at the end
-    of the run."""
-
-
-class EarlyStoppingConfig(Frozen):
-    """Condition for ending a run before its last round."""
-
-    patience: int | None = Field(None, ge=1, le=MOST_ROUNDS)
-    """Stop after this many consecutive evaluations without an improvement; None: never."""
-    metric: str = Field("local_accuracy", min_length=1, max_length=200)
-    """The metric that has to improve: a test metric, measured on the images of `report.select`, or
-    a training metric such as train_loss."""
-
-    def switched_off(self) -> Mapping[str, str]:
-        """Return the metric if nothing stops a run early."""
-        never = "early_stopping.patience=null never stops a run"
-        return {"metric": never} if self.patience is None else {}
 
 
 class Experiment(Frozen):
@@ -395,7 +375,6 @@ class Experiment(Frozen):
     privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     report: ReportConfig = ReportConfig()
-    early_stopping: Annotated[EarlyStoppingConfig, PROTOCOL] = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between evaluations, besides one at the start and one at the end; 0: only at the
     end."""
@@ -412,8 +391,6 @@ class Experiment(Frozen):
     """CPUs that the workers of one run share; None: one per worker."""
     gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs of one run; the workers share those that the server does not reserve."""
-    server_cpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
-    """CPUs reserved for the server actor, which mostly waits."""
     server_gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs reserved for the server actor, which runs the text encoder."""
     threads: int = Field(1, ge=1, le=1024)
@@ -428,22 +405,6 @@ class Experiment(Frozen):
             raise ValueError(
                 f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves no "
                 "client for the first round; lower join.clients or raise data.clients"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _early_stopping_is_possible(self) -> Experiment:
-        if self.early_stopping.patience is None:
-            return self
-        if self.eval_every == 0:
-            raise ValueError(
-                "early_stopping.patience counts evaluations, and eval_every=0 evaluates the last "
-                "round alone; set eval_every, for example 1, or leave early_stopping out"
-            )
-        if self.finetune_epochs:
-            raise ValueError(
-                f"finetune_epochs={self.finetune_epochs} is measured after the last round, which "
-                "early_stopping.patience may not reach; leave one of them out"
             )
         return self
 

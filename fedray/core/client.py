@@ -67,7 +67,7 @@ class Setting:
         """C, the number of training classes."""
         return len(self.class_names)
 
-    @cached_property
+    @property
     def streams(self) -> Streams:
         """The experiment's random streams."""
         return Streams(self.seed)

@@ -172,8 +172,8 @@ class _StackedTraining:
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
         is_sent_once = all([context.down is one.down for context in contexts])  # noqa: C419
         memories = [context.state.memory for context in contexts]
-        self._fixed: StateTree = {
-            "model": {name: tensor for name, tensor in rows.items() if name not in learning},
+        self._fixed: StateTree = {  # layers update running statistics in contiguous rows alone
+            "model": {n: tensor.contiguous() for n, tensor in rows.items() if n not in learning},
             "memory": stack_trees(memories) if memories[0] else {},
             "counts": self._class_counts(one.client.setting.num_classes),
             "down": {} if is_sent_once else stack_trees([_tensor_fields(c.down) for c in contexts]),
@@ -265,6 +265,8 @@ class _StackedTraining:
 
     def results(self) -> list[Trained | FloatingPointError]:
         """Return the result of each client, or its error."""
+        for name, tensor in self._fixed["model"].items():
+            self._rows[name].copy_(tensor)
         losses: list[list[tuple[float, int]]] = [[] for _ in self._contexts]
         tensors = [tensor for _, tensor in self._losses]
         values = iter(torch.cat(tensors).tolist() if tensors else ())

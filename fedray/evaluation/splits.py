@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,16 +17,17 @@ OWN = "test"
 
 
 class Split(NamedTuple):
-    """Images on which the models of several clients are tested in one pass.
+    """Images on which a model is tested that clients share, or that one client has.
 
     Attributes:
-        samples: the images of all these clients, or those that they share.
+        passes: the images, in passes through the model: those of some of the clients each, or one
+            with the images that all clients share.
         classes: the classes that predictions are chosen from.
-        sizes: the number of images of each client, in the order of `samples`; None if all clients
+        sizes: the number of images of each client, in the order of the images; None if all clients
             share the images.
     """
 
-    samples: Samples
+    passes: Sequence[Samples]
     classes: range
     sizes: Sequence[int] | None = None
 
@@ -39,25 +41,27 @@ def split_names(data: FederatedData) -> tuple[str, ...]:
 
 
 def splits_of(
-    data: FederatedData, clients: Sequence[int], samples: Callable[[np.ndarray], Samples]
+    data: FederatedData,
+    groups: Sequence[Sequence[int]],
+    samples: Callable[[np.ndarray], Samples],
 ) -> list[Split]:
     """Return the splits of some clients, in the order of `split_names`.
 
     Args:
         data: the data of the round's phase.
-        clients: the clients.
+        groups: the clients, in groups that are tested in one pass.
         samples: makes samples from the positions of images.
     """
     trained = range(len(data.class_names))
 
     def own(parts: Sequence[np.ndarray]) -> Split:
-        indices = [parts[client] for client in clients]
-        index = indices[0] if len(indices) == 1 else np.concatenate(indices)
-        return Split(samples(index), trained, [*map(len, indices)])
+        indices = [[parts[client] for client in group] for group in groups]
+        passes = [samples(np.concatenate(of_group)) for of_group in indices]
+        return Split(passes, trained, [*map(len, chain.from_iterable(indices))])
 
     splits = []
     for sets, parts in ((data.eval_sets, data.test), (data.validation_sets, data.validation)):
         if parts is not None:
-            shared = [Split(samples(each.index), each.classes) for each in sets.values()]
+            shared = [Split([samples(each.index)], each.classes) for each in sets.values()]
             splits += [*shared, own(parts)]
     return splits

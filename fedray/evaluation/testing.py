@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -112,7 +113,7 @@ def fine_tune_head(
 
 @torch.no_grad()
 def count(algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[Split]) -> Counts:
-    """Test a model in evaluation mode on all images of its clients, each split in one pass.
+    """Test a model in evaluation mode on all images of its clients.
 
     Args:
         algorithm: the method.
@@ -131,9 +132,9 @@ def count(algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[
     largest = torch.full((), -torch.inf, device=client.device)
     local.model.eval()
     for number, split in enumerate(splits):
-        sizes, classes = split.sizes or [len(split.samples)], split.classes
+        sizes, classes = split.sizes or [len(split.passes[0])], split.classes
         with _among(classes, local):
-            for batch, owners in _batches(client, split.samples, sizes):
+            for batch, owners in _batches(client, split.passes, sizes):
                 logits = algorithm.predict(local.model(batch.inputs), local)
                 _check_shape(logits, (len(batch.labels), len(classes)), algorithm)
                 largest = torch.maximum(largest, logits.amax())
@@ -145,12 +146,12 @@ def count(algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[
 
 
 def _batches(
-    client: core.Client, samples: core.Samples, sizes: Sequence[int]
+    client: core.Client, passes: Sequence[core.Samples], sizes: Sequence[int]
 ) -> Iterator[tuple[core.Batch, Tensor]]:
     """Yield batches of images of several clients, and the owner of each label in a batch."""
-    labels = torch.tensor(sizes) * samples.labels_per_image
+    labels = torch.tensor(sizes) * passes[0].labels_per_image
     owners, done = torch.repeat_interleave(labels).to(client.device), 0
-    for batch in client.batches(samples):
+    for batch in chain.from_iterable(map(client.batches, passes)):
         yield batch, owners[done : done + len(batch.labels)]
         done += len(batch.labels)
 

@@ -85,27 +85,26 @@ class Assembly:
         """Return content hashes of the files that the experiment names, by key."""
         return {key: content_of(path) for key, path in files_of(self.experiment).items()}
 
-    def check_files(self, expected: Sequence[tuple[str, str]]) -> None:
-        """Refuse files that differ from those of the node that sends the steps.
+    @cached_property
+    def contents(self) -> dict[str, str]:
+        """Return content hashes of the images and labels, as "data.root", and of `files`."""
+        return {"data.root": self.data.images.sha256, **self.files}
+
+    def check_contents(self, expected: Sequence[tuple[str, str]]) -> None:
+        """Refuse images, labels and files that differ from those of the process that sends steps.
 
         A file that this node lacks is reported by the code that reads it.
 
         Args:
-            expected: keys and content hashes, as in `files`.
+            expected: keys and content hashes, as in `contents`.
         """
+        paths = {"data.root": self.experiment.data.root, **files_of(self.experiment)}
         for key, content in expected:
-            if self.files[key] not in ("", content):
+            if (found := self.contents[key]) not in ("", content):
                 raise UserError(
-                    f"{key}={files_of(self.experiment)[key]} on {node()} has the content hash "
-                    f"{self.files[key][:12]}, expected {content[:12]}; replace it by the copy that "
-                    "the other nodes read"
+                    f"{key}={paths[key]} on {node()} has the content hash {found[:12]}, expected "
+                    f"{content[:12]}; replace it by the copy that the other nodes read"
                 )
-
-    @cached_property
-    def pinned(self) -> Experiment:
-        """Return the experiment for other nodes; their images must have the same content hash."""
-        data = self.experiment.data.model_copy(update={"sha256": self.data.images.sha256})
-        return self.experiment.model_copy(update={"data": data})
 
     @cached_property
     def models(self) -> ModelProvider:
@@ -256,14 +255,8 @@ def load_data(experiment: Experiment) -> FederatedData:
     """
     keys = image_keys(experiment)
     images = read_images(keys)
-    if keys.sha256 is not None and images.sha256 != keys.sha256:
-        raise UserError(
-            f"data.root={keys.root} on {node()} holds images or labels with the content hash "
-            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256); replace it by the "
-            "copy that the other nodes read"
-        )
     check_masks(experiment, images)
-    keys_json = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
+    keys_json = keys.model_dump_json(by_alias=True)
     scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
     parts = keys.partition.params, keys.evolution.params
     contents = [content_of(path) for part in parts for path in files_of(part).values()]

@@ -6,10 +6,11 @@ import math
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -409,43 +410,62 @@ class ClientRuntime:
         self,
         name: str,
         round_: int,
-        clients: Sequence[int],
-        state: core.ClientState | None,
-        down: core.Payload | None,
+        groups: Iterable[Sequence[int]],
+        firsts: Iterable[Member],
     ) -> Counted:
-        """Run a test of `evaluation.testing` in one pass for clients that share model and download.
+        """Run a test of `evaluation.testing` for groups of clients (`shares.groups_of_test`).
 
-        If the pass fails, or draws from the global generators, which each client seeds differently,
-        each client is tested alone.
+        Groups that share a model are tested one after the other with the model of the first one.
 
         Args:
             name: the test.
             round_: the round.
-            clients: the clients.
-            state: the state of the first client.
-            down: their download.
+            groups: the clients; those of a group share model and download.
+            firsts: the first client of each group, with its state and download.
 
         Raises:
             ClientError: if the test of a client fails.
             UserError: if the user can correct the cause, for example if memory runs out.
         """
-        client = clients[0]
+        architectures = self.assembly.models.architectures
+        is_together = core.is_tested_together(self.assembly.algorithm) and name == "evaluate"
+
+        def model(of_group: tuple[Sequence[int], Member]) -> Any:
+            _, (client, _, down) = of_group
+            return (architectures[client], id(down)) if is_together else client
+
+        parts = []
+        for _, same in groupby(zip(groups, firsts, strict=True), model):
+            sharing, members = zip(*same, strict=True)
+            parts += self._test(name, round_, sharing, members[0])
+        return Counted.joined(parts)
+
+    def _test(
+        self, name: str, round_: int, groups: Sequence[Sequence[int]], first: Member
+    ) -> list[Counted]:
+        """Test a model that groups of clients share.
+
+        If a test fails, or draws from the global generators, which each client seeds differently,
+        each client is tested alone.
+        """
+        clients = [*chain.from_iterable(groups)]
+        is_shared = len(clients) > 1
         try:
-            context = self.client(client, round_)
-            splits = splits_of(self.assembly.data.at(round_), clients, self._samples)
-            with of_clients(*clients), self._isolation.step(self._seed(name, client)):
-                before = generators(self.device) if len(clients) > 1 else None
-                given = self._given(context, state, down)
+            context = self.client(first.client, round_)
+            splits = splits_of(self.assembly.data.at(round_), groups, self._samples)
+            with of_clients(*clients), self._isolation.step(self._seed(name, first.client)):
+                before = generators(self.device) if is_shared else None
+                given = self._given(context, first.state, first.down)
                 arguments = context, given.state, given.down, splits
                 counts = TESTS[name](self.assembly.algorithm, *arguments)
                 given.check()
                 if before is None or generators(self.device) == before:
-                    return Counted(clients, counts, peak_device_memory(self.device))
+                    return [Counted(clients, counts, peak_device_memory(self.device))]
         except (Exception, SystemExit) as error:
-            if len(clients) == 1:
-                raise self._blame(error, name, round_, client) from None
-        alone = [self.test(name, round_, (member,), state, down) for member in clients]
-        return Counted.joined(alone)
+            if not is_shared:
+                raise self._blame(error, name, round_, first.client) from None
+        alone = [first._replace(client=client) for client in clients]
+        return [part for one in alone for part in self._test(name, round_, [[one.client]], one)]
 
     @contextmanager
     def _blamed(self, step: str, round_: int, client: int) -> Iterator[None]:

@@ -223,7 +223,6 @@ def _trains_on_one(architecture: str, shape: tuple[int, int, int], hidden: int |
 
 def _check_validation(experiment: Experiment, data: FederatedData) -> None:
     method = algorithms.get(experiment.algorithm.name)
-    patience = experiment.early_stopping.patience
     if method.requires.validation and data.validation is None:
         raise UserError(
             f"{method.name}'s clients need validation images, but data.partition="
@@ -246,10 +245,4 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
             f"client {without} has no validation image, and {method.name}'s clients each need one; "
             "raise data.validation_fraction, or "
             f"{more_per_client(experiment.data.partition.build())}"
-        )
-    if patience is not None and data.validation is None and experiment.report.select != "test":
-        raise UserError(
-            f"early_stopping.patience={patience} needs validation images, but no client has any; "
-            "set data.validation_fraction, for example 0.1, or set report.select=test to use test "
-            "images"
         )

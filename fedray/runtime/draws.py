@@ -90,10 +90,10 @@ CHEAP: Mapping[str, Sequence[int]] = {
 """Small values of hyper-parameters that decide how long a round takes; always drawn from here."""
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
-    "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
+    "server_gpus", "keep.max_gb",
     "faults.max_failures", "faults.start_timeout_s",
     "data.source", "data.root", "data.download",
-    "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
+    "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.",
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""

@@ -1,16 +1,16 @@
-"""What a session does after a round: records, early stopping, snapshots."""
+"""What a session does after a round: records, snapshots."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 from fedray.config import dump_yaml
 from fedray.core.payload import split_payload
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
 from fedray.federation import Federation
@@ -24,49 +24,13 @@ from fedray.storage.database import Entry, Pin
 from fedray.storage.environment import environment
 from fedray.storage.files import write_atomic
 from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
-from fedray.storage.metric import BEST, HEADLINE
+from fedray.storage.metric import BEST
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
 from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
-
-
-class EarlyStop:
-    """Ends a run early as `early_stopping` says; its state is a function of the rounds so far."""
-
-    def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
-        self._stopping = info.stopping
-        self._planned = info.planned
-        self._values: list[float] = []
-        self._last: int | None = None
-        for done in before:
-            self.watch(done)
-
-    @property
-    def is_due(self) -> bool:
-        """Return True if the run ends before its planned round."""
-        return self._stopping is not None and self._stopping.is_due(self._values)
-
-    @property
-    def is_over(self) -> bool:
-        """Return True after the run's last round."""
-        return self._last == self._planned or self.is_due
-
-    def watch(self, done: Round) -> None:
-        """Record the value of the metric that early stopping watches."""
-        self._last = done.round
-        if self._stopping is None or done.round == 0:
-            return
-        metric = self._stopping.metric
-        if metric in done.metrics:
-            self._values.append(done.metrics[metric])
-        elif HEADLINE in done.metrics:
-            raise UserError(
-                f"early_stopping.metric: round {done.round} was evaluated but has no "
-                f"'{metric}'.{nearest(metric, done.metrics)}"
-            )
 
 
 class Records:
@@ -77,7 +41,6 @@ class Records:
         assembly: the parts of the run.
         info: the facts that determine the run's numbers.
         earlier: the records of an interrupted run, cut at its checkpoint; None for a new run.
-        stop: decides when the run ends.
         began: when start-up began, in seconds since the epoch.
 
     Attributes:
@@ -90,12 +53,11 @@ class Records:
         assembly: Assembly,
         info: RunInfo,
         earlier: Run | None,
-        stop: EarlyStop,
         began: float,
     ) -> None:
         self.writer: RunWriter | None = None
         self._folder, self._assembly, self._earlier = folder, assembly, earlier
-        self._stop, self._began, self._started = stop, began, time.time()
+        self._began, self._started = began, time.time()
         self._info = info
         self._costs = earlier.costs if earlier is not None else Costs()
         self._spent = self._costs.wall_seconds
@@ -120,12 +82,12 @@ class Records:
     def close(self) -> None:
         """Write the results."""
         earlier, folder = self._earlier, self._folder
-        has_all_rounds = self.writer is None and self._stop.is_over
+        has_all_rounds = self.writer is None and earlier is not None and earlier.is_finished
         if has_all_rounds and earlier is not None and not folder.is_finished:
             # the earlier process was killed after its last checkpoint
             self.writer = RunWriter(folder, earlier.info, earlier)
         if self.writer is not None:
-            self.writer.close(stopped_early=self._stop.is_due)
+            self.writer.close()
 
     def _open(self) -> RunWriter:
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
@@ -147,7 +109,6 @@ class Snapshots:
         assembly: the parts of the run.
         federation: the run's federation.
         records: the records of the run.
-        stop: decides when the run ends.
         usual: the models that are kept if `keep.models` is not set.
     """
 
@@ -157,11 +118,10 @@ class Snapshots:
         assembly: Assembly,
         federation: Federation,
         records: Records,
-        stop: EarlyStop,
         usual: Literal["best", "none"],
     ) -> None:
         self._store, self._assembly, self._federation = store, assembly, federation
-        self._records, self._stop = records, stop
+        self._records = records
         self._usual = usual
         self._keep = assembly.experiment.keep.models or usual
 
@@ -190,7 +150,8 @@ class Snapshots:
         """
         writer = self._records.writer
         assert writer is not None  # `Records` has written this round
-        every, is_over = self._assembly.experiment.checkpoint_every, self._stop.is_over
+        every = self._assembly.experiment.checkpoint_every
+        is_over = done.round == self._assembly.experiment.rounds
         is_due = every > 0 and (self._usual != "none" if is_over else done.round % every == 0)
         which: Which | None = None
         if self._keep == "best" and writer.best == done.round:

@@ -68,7 +68,7 @@ class RayExecutor:
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
         self._assembly = assembly
-        self._experiment = assembly.pinned.model_dump_json(by_alias=True)
+        self._experiment = assembly.experiment.model_dump_json(by_alias=True)
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
@@ -230,8 +230,8 @@ class RayExecutor:
         database = self.states.database
         folder = (str(database.files), database.new_name()) if is_local else ("", "")
         inputs = clients, own, downloads, states
-        files = () if is_local else tuple(self._assembly.files.items())
-        return Share(self._experiment, round_, groups, *inputs, *folder, files)
+        contents = tuple(self._assembly.contents.items())[: 1 if is_local else None]
+        return Share(self._experiment, round_, groups, *inputs, *folder, contents)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -284,7 +284,8 @@ class Share(NamedTuple):
             of their files.
         folder: the folder of the states' files, for a worker on the same node; "" for others.
         name: the first part of the names of new files there; a number follows.
-        files: for a worker on another node, the keys and content hashes of `Assembly.files`.
+        contents: keys and content hashes of `Assembly.contents`; for a worker on the same node,
+            that of the images alone.
     """
 
     experiment: str
@@ -296,7 +297,7 @@ class Share(NamedTuple):
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
-    files: Sequence[tuple[str, str]] = ()
+    contents: Sequence[tuple[str, str]] = ()
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
@@ -364,7 +365,7 @@ class Worker:
             has them as `texts`.
         """
         try:
-            runtime, inputs = self._runtime(share.experiment, share.files), share.inputs()
+            runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
             sums = Sums(len(share.clients)) if task == "sum" else None
             results: list[Any] = []
             for group in share.groups:
@@ -383,12 +384,9 @@ class Worker:
     def test(self, name: str, share: Share) -> tuple[Counted, list[Text]]:
         """Run a test of several clients; return its result, and the texts as `run` does."""
         try:
-            runtime = self._runtime(share.experiment, share.files)
-            parts = [
-                runtime.test(name, share.round, group, state, down)
-                for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-            ]
-            return Counted.joined(parts), self._output.take()
+            runtime = self._runtime(share.experiment, share.contents)
+            counted = runtime.test(name, share.round, share.groups, share.inputs())
+            return counted, self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
@@ -402,14 +400,14 @@ class Worker:
         device_of_this_process(self._gpus, self._name)
         return str(ray.get_runtime_context().get_node_id())
 
-    def _runtime(self, experiment: str, files: Sequence[tuple[str, str]] = ()) -> ClientRuntime:
+    def _runtime(self, experiment: str, contents: Sequence[tuple[str, str]] = ()) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
             self._runtimes.clear()  # they hold classes of earlier versions
             runtime = None
         if runtime is None:
             assembly = Assembly(unpack_experiment(experiment))
-            assembly.check_files(files)
+            assembly.check_contents(contents)
             runtime = ClientRuntime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:

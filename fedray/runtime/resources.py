@@ -25,8 +25,7 @@ def worker_bundles(experiment: Experiment) -> list[Bundle]:
 
 def server_bundle(experiment: Experiment) -> Bundle:
     """Return the server's bundle; it is empty if nothing is reserved for the server."""
-    shares = {"CPU": experiment.server_cpus, "GPU": experiment.server_gpus}
-    return {kind: share for kind, share in shares.items() if share > 0}
+    return {"GPU": experiment.server_gpus} if experiment.server_gpus > 0 else {}
 
 
 def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundle]:
@@ -56,11 +55,11 @@ def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> s
         fix = "set gpus=0" if available["GPU"] == 0 else f"set gpus={available['GPU']:g} or less"
         raise UserError(f"{demand}, but {supply}; {fix}")
     if needed["CPU"] > available["CPU"] + 1e-6:
-        spare = available["CPU"] - experiment.server_cpus
-        fix = f"set cpus={spare:g} to let the workers share them"
-        if experiment.cpus is None and spare >= 1:
-            fix += f", or workers={int(spare)}"
-        raise UserError(f"{demand}, but {supply}; {fix if spare > 0 else 'lower server_cpus'}")
+        cpus = available["CPU"]
+        fix = f"set cpus={cpus:g} to let the workers share them"
+        if experiment.cpus is None and cpus >= 1:
+            fix += f", or workers={int(cpus)}"
+        raise UserError(f"{demand}, but {supply}; {fix}")
     fit = at_a_time(experiment, nodes)
     if fit == 0:
         largest = max(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)))

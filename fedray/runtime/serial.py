@@ -16,7 +16,6 @@ from fedray.storage.states import StateStore
 CLUSTER_KEYS = (
     "workers",
     "cpus",
-    "server_cpus",
     "faults.max_failures",
     "faults.start_timeout_s",
 )
@@ -56,12 +55,9 @@ class SerialExecutor:
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counted:
         """Run a test for every key of `down`; see `federation.Executor`."""
-        return Counted.joined(
-            [
-                self._runtime.test(name, round_, group, self.states.get(group[0]), down[group[0]])
-                for group in groups_of_test(self._assembly, name, round_, down)
-            ]
-        )
+        groups = groups_of_test(self._assembly, name, round_, down)
+        firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
+        return self._runtime.test(name, round_, groups, firsts)
 
     def close(self) -> None:
         """Free the states and the memory that malloc has kept."""

@@ -171,7 +171,7 @@ def _server(experiment: Experiment, out: Path, liveness: Liveness) -> Iterator[A
     """Start a server actor, wait until it is placed, and kill it on exit."""
     bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
-        num_cpus=bundle.get("CPU", 0),
+        num_cpus=0,
         num_gpus=bundle.get("GPU", 0),
         scheduling_strategy=driver_placement(bundle),
     )

@@ -19,7 +19,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.isolation import OwnFlags
 from fedray.runtime.memory import peak_device_memory
-from fedray.runtime.observers import EarlyStop, Records, Snapshots, run_info
+from fedray.runtime.observers import Records, Snapshots, run_info
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 from fedray.storage.checkpoint import CheckpointStore
@@ -118,8 +118,7 @@ class Session:
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
         experiment, assembly, folder = self.experiment, self._assembly, self._folder
         info = run_info(assembly)
-        stop = EarlyStop(info, earlier.rounds if earlier is not None else ())
-        records = Records(folder, assembly, info, earlier, stop, self._began)
+        records = Records(folder, assembly, info, earlier, self._began)
         self._executor.states = self._store.states
         self._federation = federation = Federation(
             assembly.algorithm,
@@ -130,18 +129,17 @@ class Session:
             assembly.streams,
             accountant_of(experiment, assembly.plan, earlier.rounds if earlier is not None else ()),
         )
-        snapshots = Snapshots(self._store, assembly, federation, records, stop, self._keeps)
+        snapshots = Snapshots(self._store, assembly, federation, records, self._keeps)
         with ExitStack() as closing:
             closing.callback(records.close)  # called last
             closing.callback(snapshots.close)
             rounds = federation.rounds(snapshot)
-            if snapshot is not None and earlier is not None and not stop.is_over:
+            if snapshot is not None and earlier is not None and not earlier.is_finished:
                 snapshots.resume(snapshot, earlier)
-            while not stop.is_over:
+            while True:
                 use(experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
-                stop.watch(done)
                 used = max(federation.device_bytes, peak_device_memory(self._device))
                 records.opened().append(done, records.costs(done, used))
                 snapshots.after_round(done)

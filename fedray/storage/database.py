@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import secrets
-import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -153,24 +152,6 @@ class StateDatabase:
             file.execute("VACUUM")
         self.places.clear()
         return True
-
-    def export(self, name: str, folder: Path) -> None:
-        """Copy one snapshot into a new database in `folder`."""
-        copy = StateDatabase(folder)
-        folder.mkdir(parents=True)
-        rows = {
-            "snapshots": "SELECT * FROM snapshots WHERE name = ?",
-            "trees": "SELECT * FROM trees WHERE snapshot = ?",
-            "blobs": "SELECT * FROM blobs WHERE id IN (SELECT blob FROM trees WHERE snapshot = ?)",
-        }
-        with _reporting_damage(self.path), copy._changing() as file:
-            for table, query in rows.items():
-                found = self._file().execute(query, [name])
-                marks = ", ".join("?" * len(found.description))
-                file.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
-            for file_name in _named(file)[0]:
-                copy.files.mkdir(exist_ok=True)
-                shutil.copyfile(self.files / check_state_file(file_name), copy.files / file_name)
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:

@@ -114,10 +114,6 @@ class KeptModels:
         tree = self._database.read(_FIRST_DOWNLOAD - position, self.which)
         return self._pin["downloads"][position], tree
 
-    def export(self, folder: Path) -> None:
-        """Copy these models alone into a folder, which `KeptModels` reads like a run's folder."""
-        self._database.export(self.which, folder / PLACE)
-
     def check(self, run: Run) -> None:
         """Raise `UserError` if the models are not those of the run in whose folder they are."""
         summary = run.best if self.which == "best" else run.final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -100,17 +100,3 @@ def best_round(curve: Mapping[int, float], direction: Direction | None) -> int |
     trained = {round_: value for round_, value in sorted(curve.items()) if round_ > 0}
     sign = -1 if direction == "min" else 1
     return max(trained, key=lambda round_: sign * trained[round_], default=None)
-
-
-@dataclass(frozen=True)
-class Stopping:
-    """The rule of early stopping: `patience` evaluations in a row without an improvement."""
-
-    patience: int
-    metric: str
-    direction: Direction | None
-
-    def is_due(self, values: Sequence[float]) -> bool:
-        """Return True if the last `patience` of the values, from round 1 on, bring no new best."""
-        best = best_round(dict(enumerate(values, 1)), self.direction)
-        return best is not None and len(values) - best >= self.patience

@@ -19,7 +19,6 @@ from fedray.storage.metric import (
     VALIDATION,
     Metric,
     Select,
-    Stopping,
     best_round,
     chosen_by,
     find_metric,
@@ -226,17 +225,6 @@ class RunInfo:
         select: Select = self.config["report"]["select"]
         return select
 
-    @property
-    def stopping(self) -> Stopping | None:
-        """Return the rule of early stopping; None without early stopping."""
-        keys = self.config.get("early_stopping") or {}
-        if keys.get("patience") is None:
-            return None
-        metric = self.metric(keys["metric"])
-        chosen = metric.on == "test" and self.select == "validation"
-        name = f"{VALIDATION}{metric.name}" if chosen else metric.name
-        return Stopping(keys["patience"], name, metric.direction)
-
     def metric(self, name: str) -> Metric:
         """Return the declaration of a metric; metrics without one count as plain numbers."""
         declaration = find_metric(name, self.metrics)
@@ -329,19 +317,9 @@ class Run:
         return self.rounds[-1].round if self.rounds else -1
 
     @property
-    def stopped_early(self) -> bool:
-        """Return True if `early_stopping` ended the run before its last round."""
-        stopping = self.info.stopping
-        if stopping is None or self.done >= self.info.planned:
-            return False
-        curve = self.curve(stopping.metric)
-        return stopping.is_due([value for round_, value in curve.items() if round_ > 0])
-
-    @property
     def is_finished(self) -> bool:
         """Return True if no rounds remain."""
-        tested_only = self.info.retested is not None
-        return self.done >= self.info.planned or tested_only or self.stopped_early
+        return self.done >= self.info.planned
 
     @property
     def best(self) -> Summary | None:

@@ -79,12 +79,12 @@ class RunWriter:
         """Return the file descriptor of rounds.jsonl, for flushing it to the disk."""
         return self._file.fileno()
 
-    def close(self, *, stopped_early: bool = False) -> None:
+    def close(self) -> None:
         """Write result.json with the results so far, and close the files."""
         if self._file.closed:
             return
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._head.done >= self._head.planned or stopped_early:
+        if self._head.done >= self._head.planned:
             self._head = replace(self._head, ended=datetime.now(UTC))
         self._folder.write_head(self._head)

@@ -5,7 +5,6 @@
     mlflow_store.py  `Store.sync` sends one run to MLflow; the only code that writes to MLflow
     uploader.py      `Uploader` sends what has changed; `Follower` repeats this for a folder
     tracker.py       `Tracker`, the child process `fedray upload --follow` of a running experiment
-    models.py        the models of a run as an MLflow model
     view.py          saved views of MLflow's table of runs
 
 Importing this package imports neither MLflow nor torch.

@@ -322,7 +322,6 @@ class TrackedRun:
         metrics: final numbers by name.
         files: artifacts, each with its folder among the artifacts ("" for the top).
         texts: text artifacts by their path among the artifacts.
-        models: folders that `models_of` returned, by their path among the artifacts.
         note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact,
             and `VIEW_LINK` by that of the view.
         view: state of a saved view of the run's children, named after the run's key; {} for none.
@@ -343,7 +342,6 @@ class TrackedRun:
     metrics: Mapping[str, float] = field(default_factory=dict)
     files: Sequence[tuple[Path, str]] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    models: Mapping[str, Path] = field(default_factory=dict)
     note: str = ""
     view: Mapping[str, Any] = field(default_factory=dict)
     experiment: str = ""

@@ -34,7 +34,6 @@ from fedray.tracking.describe import (
     run_note,
 )
 from fedray.tracking.mlflow_store import resolve_uri, sqlite_path
-from fedray.tracking.models import NAME, models_of
 
 
 def tracked_run(
@@ -86,13 +85,12 @@ def tracked_run(
     tracked = replace(tracked, files=[(folder / name, "") for name in artifacts])
     if run is None:
         return tracked
-    clients, kept = per_client_json(run.rounds), models_of(folder, run)
+    clients = per_client_json(run.rounds)
     return replace(
         tracked,
         note=run_note(run),
         metrics=best_metrics(run),
         texts={"per_client.json": clients} if clients else {},
-        models={NAME: kept} if kept else {},
     )
 
 

@@ -43,7 +43,6 @@ from fedray.tracking.describe import (
     shorten,
     with_totals,
 )
-from fedray.tracking.models import save_models
 from fedray.tracking.view import VIEW, VIEW_TAG, runs_view, saved_view, view_path
 
 KEY_TAG = "fedray.key"
@@ -528,7 +527,7 @@ class Store:
     # --- files ------------------------------------------------------------------------------------
 
     def _add_files(self, held: _Held, run: TrackedRun) -> int:
-        """Send files and texts that are missing or differ in size, and models if missing."""
+        """Send files and texts that are missing or differ in size."""
         sizes: dict[str, dict[str, int | None]] = {}
 
         def has(folder: str, name: str, size: int) -> bool:
@@ -546,12 +545,6 @@ class Store:
             folder, _, name = place.rpartition("/")
             if not has(folder, name, len(text.encode())):
                 self._client.log_text(held.run_id, text, place)
-                added += 1
-        for place, kept in run.models.items():
-            if not self._client.list_artifacts(held.run_id, place):
-                with TemporaryDirectory(prefix="fedray-model-") as temporary:
-                    saved = save_models(kept, Path(temporary))
-                    self._client.log_artifacts(held.run_id, str(saved), place)
                 added += 1
         return added
 

@@ -27,7 +27,7 @@ from fedray.tracking.mlflow_store import Added, Store, reason, refused, set_envi
 from fedray.tracking.view import CHARTS, VIEW, view_path
 
 OPEN_SECONDS, SYNC_SECONDS = 60.0, 3600.0
-"""Longest time to open MLflow, and to send a run with its models."""
+"""Longest time to open MLflow, and to send a run."""
 EVERY_SECONDS = 1.0
 """Shortest pause between two looks at a folder."""
 SHARE = 0.05

@@ -4,7 +4,6 @@ images.py   preprocessing of tensors, arrays, PIL images and files
 card.py     the model card of an exported model
 model.py    `TrainedModel`, one client's model: predictions, weights, export; `TrainedModels`
 loading.py  `open_models`, which loads all models of a run
-pyfunc.py   the loader for MLflow
 """
 
 from fedray.trained.loading import open_models

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from fedray.algorithms.personalised.local import Local
@@ -18,15 +20,15 @@ def tested(monkeypatch, run):
 
     def tested(*args, **keywords):
         calls: dict[int, list[int]] = {}
-        original = ClientRuntime.test
+        original = ClientRuntime._test
 
-        def test(self, name, round_, clients, state, down):
+        def test(self, name, round_, groups, first):
             if name == "evaluate":
-                calls.setdefault(round_, []).extend(clients)
-            return original(self, name, round_, clients, state, down)
+                calls.setdefault(round_, []).extend(chain(*groups))
+            return original(self, name, round_, groups, first)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ClientRuntime, "test", test)
+            patched.setattr(ClientRuntime, "_test", test)
             return run(*args, **keywords), calls
 
     return tested

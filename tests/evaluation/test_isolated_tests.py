@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from answers import run_tests
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
-from fedray.federation import Counted
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -57,14 +57,12 @@ def test_a_group_gets_the_scores_that_each_gets_alone(assemble, monkeypatch, noi
     runtime, down = prepared(assemble, "drawing", {"model.group": "mlp", "rounds": 1})
     assert is_tested_together(runtime.assembly.algorithm)
 
-    def counts(*groups: list[int], round_: int = 1) -> list[Any]:
-        tested = [runtime.test("evaluate", round_, g, None, down[g[0]]) for g in groups]
-        return Counted.joined(tested).counts.tolist()
+    def counts(*groups: list[int], r: int = 1) -> list[Any]:
+        return run_tests(runtime, *groups, down=down[0], r=r).counts.tolist()
 
-    alone = counts([0], [1], [2], [3])
-    assert counts([0, 1, 2, 3]) == alone
-    assert counts([0, 1], [2, 3]) == alone
-    again = counts([0], [1], [2], [3], round_=2)
+    alone = [counts([client])[0] for client in range(4)]
+    assert counts([0, 1, 2, 3]) == counts([0, 1], [2, 3]) == alone
+    again = [counts([client], r=2)[0] for client in range(4)]
     assert again == alone, "a test that still holds is that of a later round, too"
     assert len({repr(one) for one in alone}) > 1
 
@@ -73,7 +71,7 @@ def test_a_test_changes_no_flag_and_no_generator(assemble, monkeypatch):
     runtime, down = prepared(assemble, "fedavg", {"model.group": "mlp", "rounds": 1})
     monkeypatch.setattr(torch.nn.Module, "eval", spoil)
     before = torch.get_rng_state(), random.getstate()
-    runtime.test("evaluate", 1, (0,), None, down[0])
+    run_tests(runtime, [0], down=down[0])
     assert torch.get_default_dtype() == torch.float32
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
 import torch
+from answers import run_tests
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
 from fedray.errors import ClientError
-from fedray.federation import Counted
 from fedray.runtime import clients, shares
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.shares import groups_of_test
@@ -26,12 +27,12 @@ SHORT = {
 }
 
 
-def one_by_one(self, name, round_, clients, state, down):
-    """`test`, each client in a pass of its own."""
-    return Counted.joined([together(self, name, round_, (c,), state, down) for c in clients])
+def one_by_one(self, name, round_, groups, first):
+    """`_test`, each client in a pass of its own."""
+    return [part for c in chain(*groups) for part in together(self, name, round_, [[c]], first)]
 
 
-together = ClientRuntime.test
+together = ClientRuntime._test
 
 
 @pytest.mark.parametrize("method", WITH_ONE_MODEL)
@@ -40,7 +41,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
     if algorithms.get(method).requires.prompts:
         changes = {key: value for key, value in changes.items() if key != "model.group"}
     in_one_pass = run(method, changes)
-    monkeypatch.setattr(ClientRuntime, "test", one_by_one)
+    monkeypatch.setattr(ClientRuntime, "_test", one_by_one)
     singly = run(method, changes)
     assert [r.metrics for r in in_one_pass.results] == [r.metrics for r in singly.results]
     assert [r.per_client for r in in_one_pass.results] == [r.per_client for r in singly.results]
@@ -49,12 +50,12 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
 def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        ClientRuntime, "test", lambda self, *args: calls.append(args[2]) or together(self, *args)
+        ClientRuntime, "_test", lambda self, *args: calls.append(args[2]) or together(self, *args)
     )
     changes = {"model.group": "mlp", "rounds": 1, "evaluation.global_test": True}
     done = run("fedavg", changes)
     assert "global_test_accuracy" in done.results[-1].metrics
-    assert calls == [[0, 1, 2, 3]] * 2
+    assert calls == [([0, 1, 2, 3],)] * 2
 
 
 def assembly(method, images, eval_sets=()):
@@ -85,14 +86,14 @@ def test_a_pass_that_fails_names_the_client_whose_test_fails(assemble, monkeypat
     runtime, server, splits_of = ClientRuntime(made, CPU), made.server(CPU), clients.splits_of
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0], server)[0]
 
-    def broken(data, tested, samples):
-        if 2 in tested:
+    def broken(data, groups, samples):
+        if 2 in chain(*groups):
             raise ArithmeticError("no such image")
-        return splits_of(data, tested, samples)
+        return splits_of(data, groups, samples)
 
     monkeypatch.setattr(clients, "splits_of", broken)
     with pytest.raises(ClientError, match=r"^client 2, round 1, step evaluate: .*no such image"):
-        runtime.test("evaluate", 1, [0, 1, 2, 3], None, down)
+        run_tests(runtime, [0, 1], [2, 3], down=down)
 
 
 def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():

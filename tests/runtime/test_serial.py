@@ -39,10 +39,8 @@ HONOURED = {
     "checkpoint_every": "the session writes them",
     "keep.models": "the session keeps them",
     "keep.max_gb": "the session keeps to it",
-    "keep.log": "the tracker logs them",
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
-    "data.sha256": "read by the assembly",
 }
 
 
@@ -52,9 +50,9 @@ def test_every_key_of_execution_is_honoured_or_refused_or_said_to_be_without_eff
 
 def test_keys_for_a_cluster_are_said_to_be_without_effect(assemble):
     assert unused_keys(assemble("local").experiment) == ""
-    keys = {"workers": 3, "cpus": 1.5, "server_cpus": 0.5, "faults.max_failures": 0}
+    keys = {"workers": 3, "cpus": 1.5, "faults.max_failures": 0}
     assert unused_keys(assemble("local", keys).experiment) == (
-        "without effect in one process: workers=3, cpus=1.5, server_cpus=0.5, faults.max_failures=0"
+        "without effect in one process: workers=3, cpus=1.5, faults.max_failures=0"
     )
 
 

@@ -13,7 +13,7 @@ from fedray.cli import run
 from fedray.errors import UserError
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
-from fedray.runtime.assembly import Assembly, load_data
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
 
@@ -115,29 +115,16 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
     assert len(numbers(out)[2]) == 3
 
 
-def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
-    found = load_data(resolve("local_digits", [*KEYS, f"data.root={root}"])).images.sha256
-    assert command(root, tmp_path / "right", f"data.sha256={found}") == 0
-    assert command(root, tmp_path / "wrong", f"data.sha256=f{found[1:]}") == 2
-    assert f"content hash {found[:12]}, expected f{found[1:12]}" in capsys.readouterr().err
-    assert not (tmp_path / "wrong").exists()
-    identities = {
-        resolve("local_digits", [*KEYS, f"data.root={root}", *more]).identity()
-        for more in ([], [f"data.sha256={found}"])
-    }
-    assert len(identities) == 1
-
-
 def test_a_worker_takes_no_other_images_than_the_servers(root, worker):
     server = Assembly(resolve("local_digits", [*KEYS, f"data.root={root}"]))
-    asked = server.pinned.model_dump_json(by_alias=True)
-    assert worker._runtime(asked).assembly.data.sha256 == server.data.sha256
+    asked = server.experiment.model_dump_json(by_alias=True)
+    images = tuple(server.contents.items())
+    assert [key for key, _ in images] == ["data.root"]
+    assert worker._runtime(asked, images).assembly.data.sha256 == server.data.sha256
     worker.forget(asked)
     (root / "cat" / "0-00.png").rename(root / "dog" / "0-00.png")  # as on a node with another copy
-    with pytest.raises(
-        UserError, match=r"data.root=.* on .* holds images or labels with the conte"
-    ):
-        _ = worker._runtime(asked).assembly.data
+    with pytest.raises(UserError, match=r"data.root=.* on .* has the content hash \w{12}, e"):
+        worker._runtime(asked, images)
 
 
 def test_a_worker_on_another_node_takes_no_other_files_than_the_servers(root, tmp_path, worker):
@@ -145,8 +132,8 @@ def test_a_worker_on_another_node_takes_no_other_files_than_the_servers(root, tm
     public = f"data.public={{name: source, source: image_folder, root: {tmp_path / 'public'}}}"
     keys = [*KEYS, "algorithm=feddf", "data.image_size=8", f"data.root={root}", public]
     server = Assembly(resolve("local_digits", keys))
-    asked, files = server.pinned.model_dump_json(by_alias=True), tuple(server.files.items())
-    assert [key for key, _ in files] == ["data.public.root"]
+    asked, files = server.experiment.model_dump_json(by_alias=True), tuple(server.contents.items())
+    assert [key for key, _ in files] == ["data.root", "data.public.root"]
     worker._runtime(asked, files)
     worker.forget(asked)
     (tmp_path / "public" / "cat" / "0-00.png").unlink()  # as on a node with another copy

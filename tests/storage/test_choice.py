@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.evaluation.metrics import declared_metrics
 from fedray.storage.environment import Environment
-from fedray.storage.metric import Metric, Stopping, best_round, chosen_by
+from fedray.storage.metric import Metric, best_round, chosen_by
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
@@ -110,25 +110,3 @@ def test_a_metric_without_a_better_way_follows_the_headline():
     assert chosen_by(spread, names, "validation") == "validation/local_accuracy"
     assert chosen_by(spread, {"local_accuracy"}, "validation") is None
     assert chosen_by(Metric("tau", "number", None, None), names, "validation") == "tau"
-
-
-@pytest.mark.parametrize(
-    ("values", "direction", "due"),
-    [
-        ([], "max", False),
-        ([0.5, 0.4], "max", False),
-        ([0.5, 0.4, 0.5], "max", True),
-        ([0.5, 0.4, 0.6], "max", False),
-        ([0.5, 0.6, 0.7], "min", True),
-    ],
-)
-def test_a_run_stops_when_nothing_has_improved_for_so_long(values, direction, due):
-    assert Stopping(2, "x", direction).is_due(values) is due
-
-
-def test_what_stops_is_looked_at_on_validation_images():
-    keys = {"early_stopping": {"patience": 2, "metric": "local_accuracy"}}
-    assert planted(**keys, rounds=9).stopped_early
-    assert planted(**keys, rounds=9).is_finished
-    assert not planted("test", **keys, rounds=9).stopped_early
-    assert not planted(**keys, rounds=3).stopped_early, "it did its last round"

@@ -102,13 +102,6 @@ def test_a_file_chooses_on_the_test_by_its_switch_alone(write, place, keys):
     assert plan_words("table", "tiny").select == "test"
 
 
-def test_early_stopping_looks_at_the_images_that_choose(write):
-    write(set={"early_stopping.patience": 2})
-    plan = plan_words("table", "tiny")
-    experiment = plan.experiment_of(plan.places[0], {"lr": 0.1}, "report", 0)
-    assert experiment.report.select == "validation"
-
-
 @pytest.mark.parametrize("tree", [None, {}, {"label": "FedAvg"}, {"set": {"batch_size": 4}}])
 def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
     write(rows={"mine": {"algorithm": "fedproto"}, "fedavg": tree})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -24,7 +23,6 @@ import fedray
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import UserError
-from fedray.plugin import Pixels
 from fedray.plugins import use
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
@@ -271,20 +269,6 @@ def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
     assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
 
 
-def test_an_exported_pin_answers_like_the_run_it_is_from(trained, tmp_path):
-    out = trained("local")
-    kept = KeptModels(out, "best")
-    kept.export(tmp_path / "copy")
-    shutil.copy(out / "config.yaml", tmp_path / "copy")
-    assert metas(tmp_path / "copy") == {"best": kept.facts.round}
-    images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
-    for client in range(4):
-        models = [open_models(folder).model(client) for folder in (out, tmp_path / "copy")]
-        output = models[0].module(Pixels(torch.from_numpy(images) / 127.5 - 1))
-        assert torch.allclose(output.logits, models[0].predict(images).logits, atol=1e-5)
-        assert torch.equal(*(model.predict(images).logits for model in models))
-
-
 def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
     out = trained("local", {"keep.max_gb": 1e-5})
     assert metas(out) == {}
@@ -294,15 +278,9 @@ def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog)
         open_models(out)
 
 
-def test_a_global_model_is_stored_once_however_many_clients(trained, tmp_path):
-    sizes = []
-    for clients in (2, 8):
-        out = trained("fedavg", {"data.clients": clients, "data.partition": "iid"})
-        KeptModels(out, "best").export(tmp_path / str(clients))
-        (file,) = [path for path in (tmp_path / str(clients)).rglob("*") if path.is_file()]
-        sizes.append(file.stat().st_size)
-        shutil.rmtree(out)
-    assert sizes[0] == sizes[1]  # whole pages
+def test_a_global_model_is_stored_once_however_many_clients(trained):
+    pin = KeptModels(trained("fedavg"), "best")._pin
+    assert (len(pin["downloads"]), pin["of_client"]) == (1, [0] * 4)
 
 
 @pytest.mark.parametrize("keep", ["none", "last"])

@@ -112,7 +112,7 @@ def local_answers(folder: Path) -> BeforeAndAfter:
     if not len(everything):
         raise UserError(f"{folder}: no client has a test image; leave the run out")
     samples = assembly.models.samples(device)(everything)
-    split = Split(samples, range(len(assembly.data.class_names)), [len(everything)])
+    split = Split([samples], range(len(assembly.data.class_names)), [len(everything)])
     counts = [
         [
             count(assembly.algorithm, load(), [split])[0, 0]

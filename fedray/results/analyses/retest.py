@@ -149,7 +149,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     source = {"folder": str(run.folder), "identity": before.identity}
     writer = RunWriter(folder, run_info(assembly, source))
     writer.append(done, Costs(wall_seconds=done.seconds))
-    writer.close(stopped_early=True)
+    writer.close()
     return done
 
 
