@@ -92,18 +92,18 @@ class RayExecutor:
             pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
-                    results, total, texts = ray.get(call.ref)
+                    answer, texts = ray.get(call.ref)
                 except (*LOST, RayTaskError) as error:
                     self._suspend(call, lost_workers, losses, error)
                     pending += call.groups
                     continue
                 text_log.show(texts)
-                received = [from_message(result) for result in results]
-                answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
-                self._store(dict(zip(answered, (state for _, state in received), strict=True)))
+                answers, states, total = from_message(answer)
+                answered = dict(zip(call.clients, answers, strict=True))
+                self._store(dict(zip(answered, states, strict=True)))
                 self._update_rates(round_, answered)
                 replies |= answered
-                blocks[call.clients[0]] = from_message(total), len(call.clients)
+                blocks[call.clients[0]] = total, len(call.clients)
         sums = Sums(len(down))
         if task == "sum":
             for _, (total, size) in sorted(blocks.items()):
@@ -355,28 +355,28 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def run(self, task: Task, name: str, share: Share) -> tuple[list[Any], Any, list[Text]]:
+    def run(self, task: Task, name: str, share: Share) -> tuple[Any, list[Text]]:
         """Run a step of several clients.
 
         Returns:
-            The reply and the next state of each client, group after group, as a message if small;
-            the `Total` of the uploads if the task is "sum", and the replies have none; and the
-            texts that the process has printed, logged or warned of (`runtime.printing`). An error
-            has them as `texts`.
+            The replies and the next states of the clients, group after group, and the `Total` of
+            the uploads if the task is "sum" and the replies have none: as one message if small; and
+            the texts that the process has printed, logged or warned of (`runtime.printing`). An
+            error has them as `texts`.
         """
         try:
             runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
             sums = Sums(len(share.clients)) if task == "sum" else None
-            results: list[Any] = []
+            replies, states = list[Reply](), list[Any]()
             for group in share.groups:
                 members = [*islice(inputs, len(group))]
                 stepped = runtime.run_group(name, share.round, members, sums)
                 for member, (reply, state) in zip(members, stepped, strict=True):
                     is_new = state is not None and state is not member.state
-                    new = share.packed(state, len(results)) if is_new else None
-                    results.append(to_message((reply, new)))
+                    states.append(share.packed(state, len(states)) if is_new else None)
+                    replies.append(reply)
             total = Total() if sums is None else sums.total
-            return results, to_message(total), self._output.take()
+            return to_message((replies, states, total)), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
