@@ -26,7 +26,7 @@ from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Federation
-from fedray.models import Classifier
+from fedray.models import Classifier, saved_buffers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
@@ -144,7 +144,8 @@ class Watch:
 
     Attributes:
         on_method: descriptions of steps that changed the method.
-        on_arguments: descriptions of steps that changed their state or download in place.
+        on_arguments: descriptions of steps that changed their state or download in place, or
+            replaced tensors of their model.
     """
 
     def __init__(self) -> None:
@@ -171,6 +172,19 @@ class Watch:
             if path not in tensors_after or not torch.equal(tensors_after[path], tensor)
         ]
 
+    @contextmanager
+    def model(self, where: str, model: Classifier) -> Iterator[None]:
+        """Compare the places and trainable flags of a model's tensors before and after a step."""
+        before = tensors_of(model)
+        yield
+        after = tensors_of(model)
+        self.on_arguments += [
+            f"{where} added, removed or replaced its model's tensor '{name}', or changed its "
+            "requires_grad; copy values into a tensor: tensor.data.copy_(values)"
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        ]
+
     def trace(self, assembly: Assembly) -> list[Trace]:
         """Run an experiment like `trace`, and record what its steps change."""
         watch = self
@@ -184,7 +198,11 @@ class Watch:
                     if down is not None:
                         arguments["download"] = {item.place: item.value for item in down.tensors()}
                     where = f"client {client.id}, round {client.round}, step {name}"
-                    with watch.step(where, assembly.algorithm, arguments):
+                    model = client.skeleton.model
+                    with (
+                        watch.step(where, assembly.algorithm, arguments),
+                        watch.model(where, model),
+                    ):
                         return step(client, state, down)
 
                 return watched
@@ -202,6 +220,12 @@ class Watch:
 
         with _global_seed(SEEDS[0]):
             return trace(assembly, executor, make_federation=WatchedFederation)
+
+
+def tensors_of(model: Classifier) -> dict[str, tuple[int, bool]]:
+    """Return address and trainable flag of each parameter and saved buffer."""
+    tensors = (*model.named_parameters(), *saved_buffers(model).items())
+    return {name: (tensor.data_ptr(), tensor.requires_grad) for name, tensor in tensors}
 
 
 def attributes(algorithm: core.Algorithm) -> dict[str, bytes]:
@@ -390,7 +414,7 @@ LAWS = (
     Law("self", "no step changes the method", lambda s, _: check_untouched(s, s.watch.on_method)),
     Law(
         "arguments",
-        "no step changes its arguments",
+        "no step changes its arguments or replaces its model's tensors",
         lambda s, _: check_untouched(s, s.watch.on_arguments),
     ),
     Law("draws", "other global seeds", lambda s, _: check_equal(s, serial, seed=SEEDS[1])),

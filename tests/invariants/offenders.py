@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Payload, algorithms, payload_field
@@ -112,6 +112,78 @@ class EditedDownload(FedAvg):
         for tensor in down.weights.values():
             tensor.mul_(0.9)
         return super().begin(client, state, down)
+
+
+@algorithms.add
+class DataOfDownload(FedAvg):
+    """Scales what it was sent through `.data`, which no guard notices."""
+
+    name = "data_of_download"
+
+    def begin(self, client, state, down):
+        local = super().begin(client, state, down)
+        down.weights["head.bias"].data.mul_(0.9)
+        return local
+
+
+class Replacing(FedAvg):
+    """Changes the structure of its model."""
+
+    def begin(self, client, state, down):
+        local = super().begin(client, state, down)
+        self.change(local.model)
+        return local
+
+
+@algorithms.add
+class ReplacedData(Replacing):
+    """Gives a parameter other memory."""
+
+    name = "replaced_data"
+
+    def change(self, model):
+        model.head.bias.data = model.head.bias.data + 1
+
+
+@algorithms.add
+class ReplacedParameter(Replacing):
+    """Replaces a parameter."""
+
+    name = "replaced_parameter"
+
+    def change(self, model):
+        model.head.bias = nn.Parameter(torch.zeros_like(model.head.bias))
+
+
+@algorithms.add
+class ReplacedBuffer(Replacing):
+    """Replaces a running mean."""
+
+    name = "replaced_buffer"
+
+    def change(self, model):
+        layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+        layer.running_mean = torch.ones_like(layer.running_mean)
+
+
+@algorithms.add
+class AddedBuffer(Replacing):
+    """Adds a buffer."""
+
+    name = "added_buffer"
+
+    def change(self, model):
+        model.register_buffer("seen", torch.ones(1))
+
+
+@algorithms.add
+class FrozenParameter(Replacing):
+    """Leaves a parameter frozen."""
+
+    name = "frozen_parameter"
+
+    def change(self, model):
+        model.head.bias.requires_grad_(False)
 
 
 @algorithms.add

@@ -17,8 +17,6 @@ from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import algorithms
 from fedray.core.algorithm import SERVER_STEPS
 from fedray.errors import FedrayError, ServerError, one_line
-from fedray.evaluation.testing import TESTS
-from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.conformance import (
     LAWS,
     Subject,
@@ -28,6 +26,7 @@ from fedray.runtime.conformance import (
     check_state_entries,
     small_experiment,
 )
+from fedray.runtime.isolation import Isolation
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.traces import Violation
 
@@ -49,7 +48,13 @@ BROKEN = {
     "data_on_self": ("self", "server, round 1 changed DataOnSelf.rounds"),
     "unseeded_draw": ("draws", "round 1: server/model/"),
     "global_draw": ("draws", "round 0: server/model/head.weight"),
-    "edited_download": ("arguments", "changed its download in place: weights."),
+    "edited_download": ("runs", "wrote into its download (weights)"),
+    "data_of_download": ("arguments", "changed its download in place: weights.head.bias"),
+    "replaced_data": ("arguments", "replaced its model's tensor 'head.bias'"),
+    "replaced_parameter": ("arguments", "replaced its model's tensor 'head.bias'"),
+    "replaced_buffer": ("arguments", "running_mean'"),
+    "added_buffer": ("arguments", "its model's tensor 'seen'"),
+    "frozen_parameter": ("arguments", "tensor 'head.bias', or changed its requires_grad"),
     "edited_state": ("arguments", "server, round 1 changed its state in place: model."),
     "order_of_clients": ("order", "round 1: server/model/"),
     "test_images": ("runs", "AttributeError: 'Client' object has no attribute 'test'"),
@@ -104,12 +109,11 @@ def test_a_method_that_breaks_a_law_is_found(method):
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "fedetf"])
 def test_dropout_in_tests_that_are_not_isolated_is_found(monkeypatch, method):
-    isolated = ClientRuntime._isolated
+    class OnlySteps(Isolation):
+        def step(self, seed):
+            return nullcontext()
 
-    def only_steps(self, name, client, round_=0):
-        return nullcontext() if name in TESTS else isolated(self, name, client, round_)
-
-    monkeypatch.setattr(ClientRuntime, "_isolated", only_steps)
+    monkeypatch.setattr("fedray.runtime.clients.Isolation", OnlySteps)
     with pytest.raises(Violation):
         check_dropout(subject(method))
 
