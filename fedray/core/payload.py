@@ -65,7 +65,7 @@ class Call:
     def samples(self) -> int:
         """The client's number of training samples: images, or pixels in dense prediction."""
         train = self.client.train
-        return len(train) * train.labels_per_image
+        return train.index.shape[0] * train.labels_per_image
 
 
 # --- declaration ---------------------------------------------------------------------------------

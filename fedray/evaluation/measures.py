@@ -22,7 +22,10 @@ class OwnTest(Measure):
 
     local_accuracy: mean over clients. local_accuracy_weighted: correct answers over images, both of
     all clients (the official FedTSP code). std: deviation over clients; worst10 and best10: means
-    of the lowest and highest tenth; jain: Jain's fairness index.
+    of the lowest and highest tenth; jain: Jain's fairness index. local_macro_f1: mean over clients
+    of the F1 averaged over classes (DP2FL Table 1). With `evaluation.top_k` (FedTSP Fig. 4: 5),
+    local_accuracy_top{k}: mean over clients of the share of images whose class is among the k
+    likeliest; among equally likely classes, the first ones count.
     """
 
     name = "own_test"
@@ -33,6 +36,8 @@ class OwnTest(Measure):
         Metric("local_accuracy_worst10"),
         Metric("local_accuracy_best10"),
         Metric("local_accuracy_jain", "index"),
+        Metric("local_accuracy_top{k}"),
+        Metric("local_macro_f1", "index"),
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
@@ -51,33 +56,9 @@ class OwnTest(Measure):
             "local_accuracy_worst10": float(ordered[:tenth].mean()),
             "local_accuracy_best10": float(ordered[-tenth:].mean()),
             "local_accuracy_jain": jain,
+            "local_macro_f1": float(tested.macro_f1.mean()),
+            **top_share("local_accuracy", tested, evaluated.facts.top_k),
         }
-
-
-@metrics.add
-class MacroF1(Measure):
-    """Mean over clients of the F1 averaged over classes (DP2FL Table 1)."""
-
-    name = "macro_f1"
-    metrics = (Metric("local_macro_f1", "index"),)
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        tested = evaluated.tested
-        return {"local_macro_f1": float(tested.macro_f1.mean())} if tested else {}
-
-
-@metrics.add
-class TopKAccuracy(Measure):
-    """Share of own test images whose class is among the k likeliest, as a mean over clients.
-
-    With `evaluation.top_k` (FedTSP Fig. 4: 5). Among equally likely classes, the first ones count.
-    """
-
-    name = "top_k"
-    metrics = (Metric("local_accuracy_top{k}"),)
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        return top_share("local_accuracy", evaluated.tested, evaluated.facts.top_k)
 
 
 def top_share(name: str, answers: Answers, k: int | None) -> dict[str, float]:
@@ -133,33 +114,26 @@ class GlobalAccuracy(Measure):
 
 
 @metrics.add
-class Newcomers(Measure):
-    """Accuracy of the clients that join late, on their own test splits, also before they join."""
+class Joining(Measure):
+    """Accuracy of the clients that join late, and of the others, on their own test splits.
 
-    name = "newcomers"
-    metrics = (Metric("new_accuracy"),)
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        return mean_accuracy("new", evaluated.on(OWN, evaluated.newcomers))
-
-
-@metrics.add
-class EarlierClients(Measure):
-    """Accuracy of the clients that were present before others joined, on their own test splits.
-
-    Only if clients join late. local_accuracy is the mean over all clients that have joined, which
-    changes when others join; this metric covers the same clients in every round (FedTSP
-    supplementary H.2).
+    new_accuracy: of those that join late, also before they join. earlier_accuracy: of the clients
+    that were present before others joined. local_accuracy is the mean over all clients that have
+    joined, which changes when others join; these metrics cover the same clients in every round
+    (FedTSP supplementary H.2).
     """
 
-    name = "earlier_clients"
-    metrics = (Metric("earlier_accuracy"),)
+    name = "joining"
+    metrics = (Metric("earlier_accuracy"), Metric("new_accuracy"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.newcomers:
             return {}
         earlier = [client for client in evaluated.joined if client not in evaluated.newcomers]
-        return mean_accuracy("earlier", evaluated.on(OWN, earlier))
+        return {
+            **mean_accuracy("earlier", evaluated.on(OWN, earlier)),
+            **mean_accuracy("new", evaluated.on(OWN, evaluated.newcomers)),
+        }
 
 
 def mean_accuracy(name: str, answers: Answers) -> dict[str, float]:
@@ -231,69 +205,40 @@ def harmonic_mean(base: float, novel: float) -> float:
 
 
 @metrics.add
-class DomainAccuracy(Measure):
-    """Accuracy over all images of each domain's clients, and the mean over domains.
+class Domains(Measure):
+    """Accuracy by domain; a domain without test images is omitted.
 
-    A domain without test images is omitted.
+    accuracy_{domain}: over all images of the domain's clients. client_accuracy_{domain}: mean over
+    these clients, each on its own test, and its deviation over them, which is no estimate for
+    others (FedMGP Tables 11 and 12). everyone_accuracy_{domain}: with `data.every_domain`, mean
+    and deviation over all clients, each on all test images of the domain. _domains: means over
+    domains.
     """
 
     name = "domains"
-    metrics = (Metric("accuracy_{domain}"), Metric("accuracy_domains"))
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        by_domain = {}
-        for name, clients in evaluated.facts.domains.items():
-            if tested := evaluated.tested.of(clients):
-                by_domain[f"accuracy_{name}"] = tested.pooled
-        if by_domain:
-            by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
-        return by_domain
-
-
-@metrics.add
-class DomainClientAccuracy(Measure):
-    """Accuracy of each domain's clients on their own tests, and its deviation over these clients.
-
-    FedMGP's Tables 11 and 12 print this mean and deviation. Here every client counts the same,
-    while `domains` pools the images. The deviation describes these clients; it is not an estimate
-    for others. client_accuracy_domains: the mean over domains. A domain without test images is
-    omitted.
-    """
-
-    name = "domain_clients"
     metrics = (
+        Metric("accuracy_{domain}"),
+        Metric("accuracy_domains"),
         Metric("client_accuracy_{domain}"),
         Metric("client_accuracy_{domain}_std", direction=None),
         Metric("client_accuracy_domains"),
-    )
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        by_domain = {
-            name: evaluated.tested.of(clients) for name, clients in evaluated.facts.domains.items()
-        }
-        return mean_and_spread("client_accuracy", by_domain)
-
-
-@metrics.add
-class EveryDomain(Measure):
-    """Accuracy of every client's model on all test images of each domain (`data.every_domain`).
-
-    Mean and deviation over all clients, and the mean over domains.
-    """
-
-    name = "every_domain"
-    metrics = (
         Metric("everyone_accuracy_{domain}"),
         Metric("everyone_accuracy_{domain}_std", direction=None),
         Metric("everyone_accuracy_domains"),
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        names = [split for split in evaluated.facts.splits if split.startswith(DOMAIN)]
-        by_domain = {
-            name.removeprefix(DOMAIN): evaluated.on(name) for name in names if evaluated.has(name)
+        domains, sets = evaluated.facts.domains, evaluated.facts.splits
+        own = {name: evaluated.tested.of(clients) for name, clients in domains.items()}
+        shared = {n.removeprefix(DOMAIN): evaluated.on(n) for n in sets if n.startswith(DOMAIN)}
+        pooled = {f"accuracy_{name}": tested.pooled for name, tested in own.items() if tested}
+        if pooled:
+            pooled["accuracy_domains"] = float(np.mean(list(pooled.values())))
+        return {
+            **pooled,
+            **mean_and_spread("client_accuracy", own),
+            **mean_and_spread("everyone_accuracy", shared),
         }
-        return mean_and_spread("everyone_accuracy", by_domain)
 
 
 def mean_and_spread(name: str, by_domain: Mapping[str, Answers]) -> dict[str, float]:
@@ -394,29 +339,23 @@ def _mean(values: Floats) -> float:
 
 
 @metrics.add
-class TrainLoss(Measure):
-    """Mean loss of the last local epoch, over the clients that trained in the round."""
+class Training(Measure):
+    """The clients' training in the round.
 
-    name = "train_loss"
-    metrics = (Metric("train_loss", "nats", "min", "train"),)
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        losses = evaluated.train_losses
-        return {"train_loss": sum(losses) / len(losses)} if losses else {}
-
-
-@metrics.add
-class ScheduledLearningRate(Measure):
-    """The clients' learning rate in the round, if `lr_schedule` changes it.
-
-    For a method with several learning rates, this is the rate of the key `lr`.
+    train_loss: mean loss of the last local epoch, over the clients that trained. learning_rate: the
+    rate of the key `lr`, if `lr_schedule` changes it.
     """
 
-    name = "learning_rate"
-    metrics = (Metric("learning_rate", "number", None, None),)
+    name = "training"
+    metrics = (
+        Metric("learning_rate", "number", None, None),
+        Metric("train_loss", "nats", "min", "train"),
+    )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        return {} if evaluated.lr is None else {"learning_rate": evaluated.lr}
+        losses, lr = evaluated.train_losses, evaluated.lr
+        loss = {"train_loss": sum(losses) / len(losses)} if losses else {}
+        return loss if lr is None else {"learning_rate": lr, **loss}
 
 
 @metrics.add

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,32 +21,10 @@ from fedray.evaluation.protocols import ClassSubset, FineTuned
 from fedray.evaluation.splits import Split
 from fedray.models import head_tensors
 
-
-class Test(Protocol):
-    """A test of a model; the method's code gets all arguments but the last."""
-
-    def __call__(
-        self,
-        algorithm: core.Algorithm,
-        client: core.Client,
-        state: core.ClientState,
-        down: Any,
-        splits: Sequence[Split],
-        /,
-    ) -> Counts:
-        """Return how the client's model, or several models, answer on each split.
-
-        Args:
-            algorithm: the method.
-            client: the client whose model is tested; one of the clients that share it.
-            state: its state.
-            down: its download.
-            splits: the images of the K clients that have this model.
-
-        Returns:
-            `Answers.counts` of each client and split, int64 [K, S, 3, C]; of E models of each
-            client, [K, E, S, 3, C].
-        """
+Test: TypeAlias = Callable[
+    [core.Algorithm, core.Client, core.ClientState, Any, Sequence[Split]], Counts
+]
+"""A test of the model of one client, or of clients that share it; see `own_test`."""
 
 
 def own_test(
@@ -60,6 +38,16 @@ def own_test(
 
     The method sees neither the round nor its learning rate, so that a client with the same state
     and download gives the same answers in every round (`Federation.tested`).
+
+    Args:
+        algorithm: the method.
+        client: the client whose model is tested; one of the clients that share it.
+        state: its state.
+        down: its download.
+        splits: the images of the K clients that have this model.
+
+    Returns:
+        `Answers.counts` of each client and split, int64 [K, S, 3, C].
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
     return count(algorithm, algorithm.begin(timeless, state, down), splits)
@@ -74,8 +62,10 @@ def fine_tuned(
 ) -> Counts:
     """Fine-tune after the last round and test; the fine-tuned model is discarded.
 
+    Args and counts are those of `own_test`.
+
     Returns:
-        The counts before fine-tuning, and after each epoch.
+        The counts before fine-tuning and after each of E epochs, int64 [K, E + 1, S, 3, C].
 
     Paper: FedTSP supplementary C.4, the -FT rows.
     """

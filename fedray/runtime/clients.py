@@ -218,7 +218,10 @@ class ClientRuntime:
         with of_clients(*clients), self._refuse_draws():
             begun, alike = dict[object, Begun](), dict[object, list[Begun]]()
             for member in members:
-                one = self._begin(round_, member, begun, tally)
+                try:
+                    one = self._begin(round_, member, begun, tally)
+                except (Exception, SystemExit) as error:
+                    raise self._blame(error, name, round_, member.client) from None
                 alike.setdefault(one.form, []).append(one)
             trained: dict[int, tuple[Begun, core.Trained | Exception, Tallied]] = {}
             for group in alike.values():
@@ -245,24 +248,25 @@ class ClientRuntime:
             tally: counts the work.
         """
         (client, state, down), method = member, self.assembly.algorithm
-        with self._blamed(STACKED_STEP, round_, client), of_clients(client):
-            context = self.client(client, round_)
-            given = self._given(context, state, down)
-            call = core.Call(method, STACKED_STEP, context, down)
-            kind = context.architecture, id(down)
-            like = begun.get(kind) if method.one_model and given.is_empty else None
-            if like is not None:
-                _, _, local, weights, work, form = like
-                local = replace(local, client=context, state=given.state)
-                return Begun(call, given, local, weights, work, form)
+        context = self.client(client, round_)
+        given = self._given(context, state, down)
+        call = core.Call(method, STACKED_STEP, context, down)
+        kind = context.architecture, id(down)
+        like = begun.get(kind) if method.one_model and given.is_empty else None
+        if like is not None:
+            _, _, local, weights, work, form = like
+            model, trainable = local.model, local.trainable
+            local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
+            return Begun(call, given, local, weights, work, form)
+        with of_clients(client):
             local = method.begin(context, given.state, given.down)
-            given.check()  # the download is that of the next client, too
-            weights, work = context.skeleton.tensors.clone(), tally.take()
-            one = Begun(call, given, local, weights, work, form_of_begun(local))
-            is_plain = local.client is context and local.state is given.state and not local.extra
-            if is_plain and given.is_empty:
-                begun[kind] = one
-            return one
+        given.check()  # the download is that of the next client, too
+        weights, work = context.skeleton.tensors.clone(), tally.take()
+        one = Begun(call, given, local, weights, work, form_of_begun(local))
+        is_plain = local.client is context and local.state is given.state and not local.extra
+        if is_plain and given.is_empty:
+            begun[kind] = one
+        return one
 
     def _train_together(
         self, begun: Sequence[Begun]
@@ -651,8 +655,11 @@ class Given:
                 raise TypeError(
                     f"the state holds {tensor.dtype}, which cannot be stored; use float32"
                 )
-            original = self._placed.get(id(tensor))
-            return apart(tensor.detach()).cpu() if original is None else original
+            if id(tensor) in self._placed:
+                return self._placed[id(tensor)]
+            own = apart(tensor.detach()).cpu()
+            is_part = own.untyped_storage().nbytes() > 2 * own.nbytes  # of which the rest is waste
+            return own.clone() if is_part else own
 
         return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
 

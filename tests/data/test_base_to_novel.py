@@ -128,7 +128,7 @@ def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
 
     algorithm = assembly.algorithm
     algorithm.predict = always_second
-    splits = splits_of(assembly.data, [0], assembly.models.samples(client.device))
+    splits = splits_of(assembly.data, [[0]], assembly.models.samples(client.device))
     found = dict(zip(split_names(assembly.data), count(algorithm, local, splits)[0], strict=True))
     assert set(columns) == {4, 3}
     assert found["base"][:2].tolist() == [[0, 6, 0, 0], [6, 6, 6, 6]]
