@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from fedray.core.flat import Flat
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
@@ -213,12 +214,17 @@ class Skeleton:
         """
         if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
             self._check(weights)
-        self.tensors.copy_(weights)
+        self.overwrite(weights)
         for parameter in self.parameters:
             parameter.grad = None  # that of the last client, who may have uploaded it
         for name, tensor in self._unsaved.items():
             owner, _, buffer = name.rpartition(".")
             setattr(self.model.get_submodule(owner), buffer, tensor.clone())
+
+    def overwrite(self, weights: Mapping[str, Tensor]) -> None:
+        """Overwrite parameters and saved buffers with tensors of the same names and shapes."""
+        self.tensors.copy_(weights)
+        increment_version(self.parameters)  # prompted models recognise a change by it
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
         placed = self.tensors

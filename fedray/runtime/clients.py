@@ -314,7 +314,7 @@ class ClientRuntime:
         assert isinstance(method, core.LocalTraining)
         if isinstance(trained, Exception):
             raise trained
-        context.skeleton.tensors.copy_(trained.tensors)
+        context.skeleton.overwrite(trained.tensors)
         with of_clients(context.id):
             upload, state = method.finish(begun.local, trained)
         work = work.then(tally.take())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,11 +147,13 @@ class Watch:
         on_method: descriptions of steps that changed the method.
         on_arguments: descriptions of steps that changed their state or download in place, or
             replaced tensors of their model.
+        built: the tensors of each model when it was built.
     """
 
     def __init__(self) -> None:
         self.on_method: list[str] = []
         self.on_arguments: list[str] = []
+        self.built: dict[core.Skeleton, dict[str, tuple[int, bool]]] = {}
 
     @contextmanager
     def step(self, where: str, algorithm: core.Algorithm, arguments: StateTree) -> Iterator[None]:
@@ -172,12 +175,9 @@ class Watch:
             if path not in tensors_after or not torch.equal(tensors_after[path], tensor)
         ]
 
-    @contextmanager
-    def model(self, where: str, model: Classifier) -> Iterator[None]:
-        """Compare the places and trainable flags of a model's tensors before and after a step."""
-        before = tensors_of(model)
-        yield
-        after = tensors_of(model)
+    def compare(self, where: str, skeleton: core.Skeleton) -> None:
+        """Compare the tensors of a step's model with those that its constructor made."""
+        before, after = self.built[skeleton], tensors_of(skeleton.model)
         self.on_arguments += [
             f"{where} added, removed or replaced its model's tensor '{name}', or changed its "
             "requires_grad; copy values into a tensor: tensor.data.copy_(values)"
@@ -198,14 +198,17 @@ class Watch:
                     if down is not None:
                         arguments["download"] = {item.place: item.value for item in down.tensors()}
                     where = f"client {client.id}, round {client.round}, step {name}"
-                    model = client.skeleton.model
-                    with (
-                        watch.step(where, assembly.algorithm, arguments),
-                        watch.model(where, model),
-                    ):
-                        return step(client, state, down)
+                    with watch.step(where, assembly.algorithm, arguments):
+                        done = step(client, state, down)
+                    watch.compare(where, client.skeleton)
+                    return done
 
                 return watched
+
+            def _skeleton(self, architecture: str) -> core.Skeleton:
+                skeleton = super()._skeleton(architecture)
+                watch.built.setdefault(skeleton, tensors_of(skeleton.model))
+                return skeleton
 
         class WatchedFederation(Federation):
             def _round(self, number: int, *arguments: Any) -> Round:
@@ -229,10 +232,10 @@ def tensors_of(model: Classifier) -> dict[str, tuple[int, bool]]:
 
 
 def attributes(algorithm: core.Algorithm) -> dict[str, bytes]:
-    """Pickle each attribute of a method, except cached properties."""
+    """Pickle each attribute of a method, except cached properties, also those of its setting."""
     kind = type(algorithm)
     return {
-        name: cloudpickle.dumps(value)
+        name: cloudpickle.dumps(replace(value) if isinstance(value, core.Setting) else value)
         for name, value in vars(algorithm).items()
         if not isinstance(getattr(kind, name, None), cached_property)
     }

@@ -16,6 +16,7 @@ from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, algorithms
+from fedray.errors import ClientError
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
@@ -24,16 +25,6 @@ from fedray.runtime.serial import SerialExecutor
 
 VICTIM, ROUND = 1, 2
 CHANGES = {"model.group": "cnn2"}
-
-
-def edit(tensors: Any) -> None:
-    for tensor in tensors.values():
-        tensor.mul_(3)
-
-
-def edit_unseen(tensors: Any) -> None:
-    for tensor in tensors.values():
-        tensor.data.numpy()[...] = 7
 
 
 def freeze(client: Client) -> None:
@@ -62,28 +53,24 @@ def replace_parameters(client: Client) -> None:
             module.bias = torch.nn.Parameter(torch.full_like(module.bias, 5.0))
 
 
-SPOILERS: dict[str, Callable[[Client, ClientState, Any], object]] = {
-    "default dtype": lambda c, s, d: torch.set_default_dtype(torch.float64),
-    "grad mode": lambda c, s, d: torch.set_grad_enabled(False),
-    "threads": lambda c, s, d: torch.set_num_threads(3),
-    "deterministic": lambda c, s, d: torch.use_deterministic_algorithms(True),
-    "matmul precision": lambda c, s, d: torch.set_float32_matmul_precision("medium"),
-    "torch's generator": lambda c, s, d: torch.manual_seed(3),
-    "numpy's generator": lambda c, s, d: np.random.seed(3),  # noqa: NPY002
-    "python's generator": lambda c, s, d: random.seed(3),
-    "the download": lambda c, s, d: edit(d.weights),
-    "the download unseen": lambda c, s, d: edit_unseen(d.weights),
-    "the state": lambda c, s, d: edit(s.memory),
-    "the state unseen": lambda c, s, d: edit_unseen(s.memory),
-    "requires_grad": lambda c, s, d: freeze(c),
-    "hooks": lambda c, s, d: halve(c),
-    "mode of one module": lambda c, s, d: next(c.skeleton.model.children()).eval(),
-    "learning rate": lambda c, s, d: faster(c),
-    "parameters": lambda c, s, d: replace_parameters(c),
-    "labels": lambda c, s, d: c.train._all_labels.fill(0),
-    "images": lambda c, s, d: c.train._stored.fill(0),
-    "indices": lambda c, s, d: c.train.index.fill(0),
-    "exits": lambda c, s, d: sys.exit(0),
+SPOILERS: dict[str, Callable[[Client], object]] = {
+    "default dtype": lambda c: torch.set_default_dtype(torch.float64),
+    "grad mode": lambda c: torch.set_grad_enabled(False),
+    "threads": lambda c: torch.set_num_threads(3),
+    "deterministic": lambda c: torch.use_deterministic_algorithms(True),
+    "matmul precision": lambda c: torch.set_float32_matmul_precision("medium"),
+    "torch's generator": lambda c: torch.manual_seed(3),
+    "numpy's generator": lambda c: np.random.seed(3),  # noqa: NPY002
+    "python's generator": lambda c: random.seed(3),
+    "requires_grad": lambda c: freeze(c),
+    "hooks": lambda c: halve(c),
+    "mode of one module": lambda c: next(c.skeleton.model.children()).eval(),
+    "learning rate": lambda c: faster(c),
+    "parameters": lambda c: replace_parameters(c),
+    "labels": lambda c: c.train._all_labels.fill(0),
+    "images": lambda c: c.train._stored.fill(0),
+    "indices": lambda c: c.train.index.fill(0),
+    "exits": lambda c: sys.exit(0),
 }
 
 
@@ -101,7 +88,7 @@ class Spoiling(FedAvg):
     def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
         if (client.id, client.round) == (VICTIM, ROUND):
             if self.hp.spoiler:
-                SPOILERS[self.hp.spoiler](client, state, down)
+                SPOILERS[self.hp.spoiler](client)
             raise ArithmeticError("spoilt")
         up, after = super().client_update(client, state, down)
         drawn = F.dropout(torch.ones(4)).sum() + np.random.rand() + random.random()  # noqa: NPY002
@@ -123,9 +110,11 @@ def stepped(assembly: Assembly) -> tuple[list[Any], SerialExecutor]:
     clients, method = range(assembly.plan.clients), assembly.algorithm
     down = method.downlink(method.init_server(server), clients, server)
     for round_ in (ROUND - 1, ROUND, ROUND + 1):
-        replies, _ = executor.run("step", "client_update", round_, down)
-        failed = [client for client, reply in replies.items() if reply.failure is not None]
-        assert failed == ([VICTIM] if round_ == ROUND else [])
+        called = dict(down)
+        if round_ == ROUND:
+            with pytest.raises(ClientError, match=f"^client {VICTIM}, round {ROUND}, "):
+                executor.run("step", "client_update", round_, {VICTIM: called.pop(VICTIM)})
+        replies, _ = executor.run("step", "client_update", round_, called)
     return [replies[client].uplink for client in clients], executor
 
 

@@ -109,8 +109,7 @@ class EditedDownload(FedAvg):
     name = "edited_download"
 
     def begin(self, client, state, down):
-        for tensor in down.weights.values():
-            tensor.mul_(0.9)
+        down.weights["head.bias"].mul_(0.9)
         return super().begin(client, state, down)
 
 
