@@ -684,7 +684,8 @@ REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
     """Raise an error if a report or a training loss is not a finite number."""
     for loss in train_losses:
-        _check_number("client.train_losses holds", loss)
+        if type(loss) is not float or not math.isfinite(loss):
+            _check_number("client.train_losses holds", loss)
     for name, value in reports.items():
         if not isinstance(name, str) or not REPORT.fullmatch(name):
             raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
