@@ -49,7 +49,7 @@ from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP, is_stacked
 from fedray.storage.files import is_full
 from fedray.storage.run import Traffic
-from fedray.trees import make_contiguous, map_together, moved_to
+from fedray.trees import aligned, make_contiguous, map_together, moved_to
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
@@ -659,7 +659,7 @@ class Given:
                 return self._placed[id(tensor)]
             own = apart(tensor.detach()).cpu()
             is_part = own.untyped_storage().nbytes() > 2 * own.nbytes  # of which the rest is waste
-            return own.clone() if is_part else own
+            return own.clone() if is_part else aligned(own)
 
         return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
 
