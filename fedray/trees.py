@@ -78,7 +78,7 @@ def moved_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 ALIGNMENT = 64
-"""Bytes at whose multiples tensors must begin on a CPU: products with a batch of one change their last
+"""Bytes at whose multiples tensors begin on a CPU: products with a batch of one change their last
 bits with the offset."""
 
 
