@@ -45,7 +45,6 @@ from fedray.data.imageset import OfficialSplit
 from fedray.data.partitions import Annotations, Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.evaluation.answers import Answers
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 from fedray.models import (
@@ -62,11 +61,11 @@ from fedray.models.prompted import ContextClip, PromptedClip
 from fedray.storage.metric import Metric
 
 __all__ = [
-    "Algorithm", "algorithms", "Annotations", "Answers", "architecture", "Augmentation",
-    "augmentations", "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState",
-    "ContextClip", "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen",
-    "FrozenClip", "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing",
-    "LocalContext", "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
+    "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
+    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
+    "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
+    "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
+    "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
     "normalisation_tensors", "OfficialSplit", "Partition", "partitions", "Payload", "payload_field",
     "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
     "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod",

@@ -84,15 +84,16 @@ class Gate:
         Raises:
             BadPayload: if one of them is wrong, without saying whose.
         """
-        forms: dict[tuple[object, ...], Traffic] = {}
-        sent: dict[int, object] = {}
+        forms: dict[object, Traffic] = {}
         passed: list[tuple[Payload, Traffic]] = []
         blocks: list[Tensor] = []
+        down, sent = object(), object()  # the last download, and its form
         for payload, call in zip(payloads, calls, strict=True):
-            self._check_type(payload, "uploads")
-            if id(call.down) not in sent:
-                sent[id(call.down)] = call.down is not None and call.down.form()
-            form = payload.form(), sent[id(call.down)]
+            if type(payload) not in (self.uploads or ()):
+                self._check_type(payload, "uploads")
+            if call.down is not down:
+                down, sent = call.down, call.down and call.down.form()
+            form = payload.form(), sent
             if form not in forms:
                 payload.check_fields(self.axes)
                 _check_like(payload, call.down)

@@ -65,7 +65,7 @@ class Call:
     def samples(self) -> int:
         """The client's number of training samples: images, or pixels in dense prediction."""
         train = self.client.train
-        return train.index.shape[0] * train.labels_per_image
+        return int(train.index.shape[0]) * train.labels_per_image
 
 
 # --- declaration ---------------------------------------------------------------------------------
@@ -303,8 +303,10 @@ class Payload:
         """
         for field in self.declared():
             if field.form in (int, float):
-                place = f"{type(self).__name__}.{field.name}"
-                _check_number(place, getattr(self, field.name), field.form)
+                value = getattr(self, field.name)
+                if type(value) is not int:  # which every such field may be
+                    place = f"{type(self).__name__}.{field.name}"
+                    _check_number(place, value, field.form)
 
 
 def form_of(value: Any) -> object:

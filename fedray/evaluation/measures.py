@@ -188,9 +188,9 @@ class BaseToNovel(Measure):
         if not tested:
             return {}
         values = {
-            f"accuracy_{name}": float(evaluated.on(name, tested.clients).accuracy.mean())
+            f"accuracy_{name}": float(answers.accuracy.mean())
             for name in ("base", "novel")
-            if evaluated.has(name)
+            if (answers := evaluated.on(name, tested.clients))
         }
         if {"accuracy_base", "accuracy_novel"} <= values.keys():
             local = float(tested.accuracy.mean())
@@ -205,7 +205,7 @@ def harmonic_mean(base: float, novel: float) -> float:
 
 
 @metrics.add
-class Domains(Measure):
+class DomainAccuracy(Measure):
     """Accuracy by domain; a domain without test images is omitted.
 
     accuracy_{domain}: over all images of the domain's clients. client_accuracy_{domain}: mean over
@@ -381,7 +381,7 @@ class FineTunedAccuracy(Measure):
         values = {"finetuned_accuracy": _mean_in_order(accuracy[:, -1])}
         if evaluated.select == "test":
             values["finetuned_accuracy_best"] = _mean_in_order(accuracy.max(axis=1))
-        elif evaluated.has(VALIDATION + OWN):
+        elif VALIDATION + OWN in evaluated.facts.splits:
             validation = evaluated.of_split(evaluated.fine_tuned, VALIDATION + OWN)[has_images]
             validates = validation[:, 0, 1].any(axis=1)
             best = np.where(validates, validation[:, :, 0].sum(axis=2).argmax(axis=1), -1)

@@ -108,15 +108,11 @@ class Evaluated:
             clients: ids of clients, by default of all that have joined.
         """
         ids = np.array(self.joined if clients is None else clients, dtype=np.int64)
-        if self.counts is None or not self.has(split):
+        if self.counts is None or self.prefix + split not in self.facts.splits:
             return Answers(np.zeros((0, 3, 0), np.int64), ids[:0])
         counts = self.of_split(self.counts, split)[ids]
         has_images = counts[:, 1].any(axis=1)
         return Answers(counts[has_images], ids[has_images])
-
-    def has(self, split: str) -> bool:
-        """Return True if clients are tested on a split."""
-        return self.prefix + split in self.facts.splits
 
     def of_split(self, counts: Counts, split: str = OWN) -> Counts:
         """Return the part [..., 3, C] of counts [..., S, 3, C] that belongs to a split."""

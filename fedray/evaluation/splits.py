@@ -16,7 +16,7 @@ OWN = "test"
 """The split of each client's own test images."""
 
 
-class Split(NamedTuple):
+class HeldOut(NamedTuple):
     """Images on which a model is tested that clients share, or that one client has.
 
     Attributes:
@@ -44,7 +44,7 @@ def splits_of(
     data: FederatedData,
     groups: Sequence[Sequence[int]],
     samples: Callable[[np.ndarray], Samples],
-) -> list[Split]:
+) -> list[HeldOut]:
     """Return the splits of some clients, in the order of `split_names`.
 
     Args:
@@ -54,14 +54,14 @@ def splits_of(
     """
     trained = range(len(data.class_names))
 
-    def own(parts: Sequence[np.ndarray]) -> Split:
+    def own(parts: Sequence[np.ndarray]) -> HeldOut:
         indices = [[parts[client] for client in group] for group in groups]
         passes = [samples(np.concatenate(of_group)) for of_group in indices]
-        return Split(passes, trained, [*map(len, chain.from_iterable(indices))])
+        return HeldOut(passes, trained, [*map(len, chain.from_iterable(indices))])
 
     splits = []
     for sets, parts in ((data.eval_sets, data.test), (data.validation_sets, data.validation)):
         if parts is not None:
-            shared = [Split([samples(each.index)], each.classes) for each in sets.values()]
+            shared = [HeldOut([samples(each.index)], each.classes) for each in sets.values()]
             splits += [*shared, own(parts)]
     return splits

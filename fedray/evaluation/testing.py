@@ -18,11 +18,11 @@ from fedray import core
 from fedray.errors import NotFinite
 from fedray.evaluation.answers import Counts, count_answers
 from fedray.evaluation.protocols import ClassSubset, FineTuned
-from fedray.evaluation.splits import Split
+from fedray.evaluation.splits import HeldOut
 from fedray.models import head_tensors
 
 Test: TypeAlias = Callable[
-    [core.Algorithm, core.Client, core.ClientState, Any, Sequence[Split]], Counts
+    [core.Algorithm, core.Client, core.ClientState, Any, Sequence[HeldOut]], Counts
 ]
 """A test of the model of one client, or of clients that share it; see `own_test`."""
 
@@ -32,7 +32,7 @@ def own_test(
     client: core.Client,
     state: core.ClientState,
     down: Any,
-    splits: Sequence[Split],
+    splits: Sequence[HeldOut],
 ) -> Counts:
     """Test the client's model as it would start its next round.
 
@@ -50,7 +50,7 @@ def own_test(
         `Answers.counts` of each client and split, int64 [K, S, 3, C].
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
-    return count(algorithm, algorithm.begin(timeless, state, down), splits)
+    return counts_of(algorithm, algorithm.begin(timeless, state, down), splits)
 
 
 def fine_tuned(
@@ -58,7 +58,7 @@ def fine_tuned(
     client: core.Client,
     state: core.ClientState,
     down: Any,
-    splits: Sequence[Split],
+    splits: Sequence[HeldOut],
 ) -> Counts:
     """Fine-tune after the last round and test; the fine-tuned model is discarded.
 
@@ -70,13 +70,13 @@ def fine_tuned(
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    counts = [count(algorithm, local, splits)]
+    counts = [counts_of(algorithm, local, splits)]
     if isinstance(algorithm, FineTuned):
         epochs = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, core.LocalTraining)
         epochs = fine_tune_head(algorithm, local)
-    counts += [count(algorithm, tuned, splits) for tuned in epochs]
+    counts += [counts_of(algorithm, tuned, splits) for tuned in epochs]
     return np.stack(counts, axis=1)
 
 
@@ -102,7 +102,9 @@ def fine_tune_head(
 
 
 @torch.no_grad()
-def count(algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[Split]) -> Counts:
+def counts_of(
+    algorithm: core.Algorithm, local: core.LocalContext, splits: Sequence[HeldOut]
+) -> Counts:
     """Test a model in evaluation mode on all images of its clients.
 
     Args:

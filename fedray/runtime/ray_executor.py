@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -45,6 +46,8 @@ from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
 second one applies to large downloads, whose uploads are usually large, too."""
+CALL = 0.01
+"""Seconds that a call of two workers and their answers take, by measurement on two cores."""
 MOST_RUNTIMES = 64
 """Experiments whose objects a worker caches; a trial has one experiment per seed."""
 
@@ -111,8 +114,14 @@ class RayExecutor:
         return dict(sorted(replies.items())), sums.total
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counted:
-        """Run a test for every key of `down`; see `federation.Executor`."""
+        """Run a test for every key of `down`; see `federation.Executor`.
+
+        Tests that take less time than a call of the workers run in this process.
+        """
         pending = groups_of_test(self._assembly, name, round_, down)
+        if name == "evaluate" and self._is_quick(round_, pending):
+            firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in pending)
+            return self._runtime.test(name, round_, pending, firsts)
         downloads, losses, parts = _put_once(down), Counter[int](), list[Counted]()
         while pending:
             calls = self._send("test", name, round_, pending, down, downloads)
@@ -127,6 +136,28 @@ class RayExecutor:
                 text_log.show(texts)
                 parts.append(counted)
         return Counted.joined(parts)
+
+    @cached_property
+    def _runtime(self) -> ClientRuntime:
+        return ClientRuntime(self._assembly, torch.device("cpu"))
+
+    def _is_quick(self, round_: int, groups: Sequence[Sequence[int]]) -> bool:
+        """Return True if one process makes a test sooner than a call of the workers takes.
+
+        A forward pass takes a third of a training step. The workers' numbers are those of this
+        process if they have no accelerator either.
+        """
+        e = self._assembly.experiment
+        if e.gpus or self._assembly.algorithm.requires.prompts:
+            return False
+        data = self._assembly.data.at(round_)
+        shared = sum(len(one.index) for one in data.eval_sets.values())
+        seconds = sum(
+            (shared + sum(len(data.test[client]) for client in group))
+            * self._rate[self._architectures[group[0]]]
+            for group in groups
+        )
+        return seconds / (3 * max(1, e.local_epochs)) < CALL
 
     def close(self) -> None:
         """Free the states; the caller closes the pool."""

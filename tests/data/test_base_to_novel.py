@@ -16,7 +16,7 @@ from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
 from fedray.errors import UserError
 from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.splits import split_names, splits_of
-from fedray.evaluation.testing import count
+from fedray.evaluation.testing import counts_of
 from fedray.runtime.clients import ClientRuntime
 from fedray.streams import Streams
 
@@ -129,7 +129,9 @@ def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
     algorithm = assembly.algorithm
     algorithm.predict = always_second
     splits = splits_of(assembly.data, [[0]], assembly.models.samples(client.device))
-    found = dict(zip(split_names(assembly.data), count(algorithm, local, splits)[0], strict=True))
+    found = dict(
+        zip(split_names(assembly.data), counts_of(algorithm, local, splits)[0], strict=True)
+    )
     assert set(columns) == {4, 3}
     assert found["base"][:2].tolist() == [[0, 6, 0, 0], [6, 6, 6, 6]]
     assert found["novel"][:2].tolist() == [[0, 6, 0, 0], [6, 6, 6, 0]]

@@ -19,7 +19,7 @@ from fedray.data.imageset import Domains as ImageDomains
 from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation.measures import (
     ClassSizes,
-    Domains,
+    DomainAccuracy,
     FineTunedAccuracy,
     GlobalAccuracy,
     Joining,
@@ -182,7 +182,7 @@ def test_an_analysis_without_any_declaration_is_not_passed_over(analysed):
 def test_clients_and_domains_without_test_images_count_in_nothing():
     clients = (3, 4), (0, 0), (1, 4)
     domains = {"art": [0], "photo": [1], "sketch": [2]}
-    found = Domains().compute(evaluated(*clients, domains=domains))
+    found = DomainAccuracy().compute(evaluated(*clients, domains=domains))
     assert found["accuracy_art"] == 0.75
     assert "accuracy_photo" not in found
     assert found["accuracy_domains"] == own_test(*clients)["local_accuracy"] == 0.5
@@ -190,7 +190,7 @@ def test_clients_and_domains_without_test_images_count_in_nothing():
 
 def test_a_domains_accuracy_is_right_answers_of_all_images_of_its_clients():
     domains = {"art": [0, 1], "photo": [2]}
-    found = Domains().compute(evaluated((0, 3), (300, 300), (1, 4), domains=domains))
+    found = DomainAccuracy().compute(evaluated((0, 3), (300, 300), (1, 4), domains=domains))
     assert found["accuracy_art"] == 300 / 303
     assert found["accuracy_domains"] == (300 / 303 + 1 / 4) / 2
 
@@ -199,7 +199,7 @@ def test_statistics_of_domains_over_clients_by_hand():
     """Two clients of 3 and 300 images count alike, where the pooled accuracy follows the second."""
     clients = (0, 3), (300, 300), (1, 4), (0, 0)
     domains = {"art": [0, 1], "photo": [2, 3], "sketch": [3]}
-    found = Domains().compute(evaluated(*clients, domains=domains))
+    found = DomainAccuracy().compute(evaluated(*clients, domains=domains))
     assert {name: value for name, value in found.items() if name.startswith("client_")} == {
         "client_accuracy_art": 0.5,
         "client_accuracy_art_std": 0.5,
@@ -207,14 +207,14 @@ def test_statistics_of_domains_over_clients_by_hand():
         "client_accuracy_photo_std": 0,
         "client_accuracy_domains": 0.375,
     }
-    assert Domains().compute(evaluated(*clients)) == {}
+    assert DomainAccuracy().compute(evaluated(*clients)) == {}
 
 
 def test_every_client_on_every_domain_by_hand():
     counts = [[(1, 1), (art, 4), (photo, 2), (1, 2)] for art, photo in ((4, 1), (2, 1))]
     facts = DataFacts(("base", "domain:art", "domain:photo", OWN))
     by_split = np.stack([counts_of(*client)[:, 0] for client in counts])
-    found = Domains().compute(Evaluated(facts, by_split, range(2)))
+    found = DomainAccuracy().compute(Evaluated(facts, by_split, range(2)))
     assert found == {
         "everyone_accuracy_art": 0.75,
         "everyone_accuracy_art_std": 0.25,

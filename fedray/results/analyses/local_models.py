@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedray.errors import UserError
 from fedray.evaluation.answers import Answers
-from fedray.evaluation.splits import Split
-from fedray.evaluation.testing import count
+from fedray.evaluation.splits import HeldOut
+from fedray.evaluation.testing import counts_of
 from fedray.results.analyses.extra_step import one_more_step, reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import RunGroup, interval_of
@@ -112,10 +112,10 @@ def local_answers(folder: Path) -> BeforeAndAfter:
     if not len(everything):
         raise UserError(f"{folder}: no client has a test image; leave the run out")
     samples = assembly.models.samples(device)(everything)
-    split = Split([samples], range(len(assembly.data.class_names)), [len(everything)])
+    split = HeldOut([samples], range(len(assembly.data.class_names)), [len(everything)])
     counts = [
         [
-            count(assembly.algorithm, load(), [split])[0, 0]
+            counts_of(assembly.algorithm, load(), [split])[0, 0]
             for load in (stepped.before, stepped.after)
         ]
         for stepped in one_more_step(assembly, checkpoint, device)
