@@ -187,7 +187,7 @@ class Run:
         assembly: its parts.
         results: what each round gave, round 0 first.
         servers: the server's state after each round.
-        models: every client's model at the end; the initial one where it was never called.
+        models: every client's model at the end, as its state has it.
         memories: every client's memory at the end.
     """
 
@@ -251,14 +251,13 @@ def run(assemble):
             results.append(result)
             servers.append(federation.snapshot.server)
         everyone = range(assembly.plan.clients)
+        first = assembly.algorithm.init_client
         states = dict(executor.states)
-        models = {
-            client: states[client].model
-            if client in states
-            else assembly.models.initial(assembly.models.architectures[client], client)
-            for client in everyone
-        }
-        memories = {client: state.memory for client, state in states.items()}
+        for client in everyone:
+            if client not in states:
+                states[client] = first(executor._runtime.client(client, 0))
+        models = {client: states[client].model for client in everyone}
+        memories = {client: states[client].memory for client in everyone}
         return Run(assembly, results, servers, models, memories)
 
     return run

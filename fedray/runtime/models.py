@@ -30,7 +30,7 @@ from fedray.models import (
     skeleton,
     start_from_pretrained,
 )
-from fedray.streams import Streams
+from fedray.streams import Streams, torch_seeded
 
 if TYPE_CHECKING:
     from fedray.language.encoders import EncoderChoice
@@ -310,6 +310,7 @@ class PromptedModels(ModelProvider):
                 f"data.image_size={clip.vision.image_size}"
             )
         size = int(architecture.partition("/")[2] or 0)
-        model = self._algorithm.sized_model(clip, self._data.class_names, size).to(device)
-        model.add_classes(self._data.novel_names)
+        with torch_seeded(0, CPU):  # layers draw weights, which are overwritten later
+            model = self._algorithm.sized_model(clip, self._data.class_names, size).to(device)
+            model.add_classes(self._data.novel_names)
         return model

@@ -101,7 +101,6 @@ def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, sta
     architecture = assembly.models.architectures[2]
     before = ClientState(assembly.models.initial(architecture, 2))
     ((reply, after),) = runtime.run_group("client_update", 1, [Member(2, before, down)])
-    assert reply.failure is None
     client = runtime.client(2, 1)
     old = local_prototypes(client, client.load(before.model)).vectors
     new = local_prototypes(client, client.load(after.model)).vectors
