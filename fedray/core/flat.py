@@ -19,7 +19,7 @@ Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, type and shape of a tensor."""
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Where a tensor stands: the number of its vector, its first element, shape and strides."""
 
     vector: int
@@ -42,12 +42,12 @@ class Layout:
 
     def __init__(self, forms: Sequence[Form]) -> None:
         self.forms = tuple(forms)
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Slot] = {}
         lengths: dict[torch.dtype, int] = {}
         for name, dtype, shape in self.forms:
             start, whole = lengths.setdefault(dtype, 0), ALIGNMENT // dtype.itemsize
             stride = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-            self.places[name] = Place([*lengths].index(dtype), start, shape, stride)
+            self.places[name] = Slot([*lengths].index(dtype), start, shape, stride)
             lengths[dtype] = start + -(-prod(shape) // whole) * whole
         self.sizes = tuple(lengths.items())
 

@@ -220,7 +220,7 @@ class Payload:
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
         values = vars(self)
-        return [block for name in self.names()[0] for block in blocks_of(values[name])]
+        return [block for name in self.names()[0] for block in tensor_blocks(values[name])]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.
@@ -320,13 +320,13 @@ def structure_of(value: Any) -> object:
     return None
 
 
-def blocks_of(value: Any) -> Sequence[Tensor]:
+def tensor_blocks(value: Any) -> Sequence[Tensor]:
     """Return the tensors of a value, those of a `Flat` as its vectors."""
     if isinstance(value, Flat):
         return value.vectors
     if isinstance(value, Tensor):
         return (value,)
-    return [block for v in value.values() for block in blocks_of(v)] if is_tree(value) else ()
+    return [block for v in value.values() for block in tensor_blocks(v)] if is_tree(value) else ()
 
 
 def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -109,25 +109,24 @@ def fit(
     sizes = batch_sizes(client.train.index.size, config)
     optimizer, clip = _optimizer(local), config.clip_grad_norm
     with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
-        for epoch, batch in _batches(client, sizes):
+        for epoch, batch, is_last in _batches(client, sizes, repeat):
             if decay is not None:
                 _set_lr(optimizer, config.lr * decay(steps / (config.epochs * len(sizes))))
-            for _ in range(repeat):
-                optimizer.zero_grad()
-                value = loss(batch)
-                check_scalar(value)
-                value.backward()  # type: ignore[no-untyped-call]
-                if before_step is not None:
-                    before_step()
-                if clip is not None:
-                    groups = optimizer.param_groups
-                    clip_grad_norm_([p for group in groups for p in group["params"]], clip)
-                optimizer.step()
+            optimizer.zero_grad()
+            value = loss(batch)
+            check_scalar(value)
+            value.backward()  # type: ignore[no-untyped-call]
+            if before_step is not None:
+                before_step()
+            if clip is not None:
+                groups = optimizer.param_groups
+                clip_grad_norm_([p for group in groups for p in group["params"]], clip)
+            optimizer.step()
+            if not is_last:
+                continue
             if after_batch is not None:
                 after_batch()
-            weight = (
-                batch.positions.shape[0] / sizes[0]
-            )  # the last batch has fewer images, or one more
+            weight = batch.positions.shape[0] / sizes[0]  # the last batch has other sizes
             totals[epoch] += value.detach() * weight
             weights[epoch] += weight
             steps += 1
@@ -153,8 +152,14 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield the client's batches in this round, each with the number of its epoch, from 0."""
+def _batches(
+    client: Client, sizes: Sequence[int], repeat: int
+) -> Iterator[tuple[int, Batch, bool]]:
+    """Yield the client's batches in this round, each `repeat` times.
+
+    Yields:
+        The epoch from 0, the batch, and whether it is not repeated any more.
+    """
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
     order = batch_order(client)
@@ -164,7 +169,9 @@ def _batches(client: Client, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
-            yield epoch, samples.batch(images, labels[index], index)
+            batch = samples.batch(images, labels[index], index)
+            for time in range(1, repeat + 1):
+                yield epoch, batch, time == repeat
 
 
 def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator) -> Tensor:

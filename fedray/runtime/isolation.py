@@ -18,7 +18,7 @@ from numpy.random import mtrand
 from torch import Tensor
 
 from fedray.core.flat import Flat
-from fedray.core.payload import blocks_of
+from fedray.core.payload import tensor_blocks
 from fedray.counts import stop_counting
 from fedray.streams import module_of, torch_states
 from fedray.trees import StateTree, is_tree
@@ -135,9 +135,9 @@ def generators(device: torch.device) -> tuple[object, ...]:
 
 
 def _places(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the place of each of a value's `blocks_of`; all vectors of a `Flat` have its place."""
+    """Yield the place of each block of a value; all vectors of a `Flat` have its place."""
     if isinstance(value, Tensor | Flat):
-        yield from [place] * len(blocks_of(value))
+        yield from [place] * len(tensor_blocks(value))
     elif is_tree(value):
         for name, inner in value.items():
             yield from _places(inner, f"{place}.{name}".removeprefix("."))
@@ -153,7 +153,7 @@ class ReadOnly:
 
     def __init__(self, name: str, tree: StateTree) -> None:
         self._name, self._tree = name, dict(tree)  # payloads derive more from their fields
-        self._blocks = blocks_of(tree)
+        self._blocks = tensor_blocks(tree)
         self._versions = [block._version for block in self._blocks]
 
     def check(self) -> None:
