@@ -77,6 +77,21 @@ def moved_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return results
 
 
+ALIGNMENT = 64
+"""Bytes at whose multiples tensors begin on a CPU: products with a batch of one change their last
+bits with the offset."""
+
+
+def is_aligned(tensor: Tensor) -> bool:
+    """Return True if a tensor begins at a multiple of `ALIGNMENT`, or lies on an accelerator."""
+    return not tensor.is_cpu or tensor.data_ptr() % ALIGNMENT == 0
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor that begins at a multiple of `ALIGNMENT`: a copy if this one does not."""
+    return tensor if is_aligned(tensor) else tensor.clone()
+
+
 def private_copy(tree: StateTree) -> dict[str, Any]:
     """Copy a tree to the CPU, because a method may change its tensors in place."""
     return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedray.evaluation.metrics import DataFacts, Evaluated
 from fedray.federation import Counted
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 
 ByClass = int | Sequence[int]
 
@@ -31,7 +31,7 @@ def evaluated(*clients: tuple[ByClass, ...], **facts: Any) -> Evaluated:
 
 
 def run_tests(
-    runtime: ClientRuntime, *groups: Sequence[int], state: Any = None, down: Any = None, r: int = 1
+    runtime: GroupRunner, *groups: Sequence[int], state: Any = None, down: Any = None, r: int = 1
 ) -> Counted:
     """The counts of groups of clients that have one model, in round `r`."""
     firsts = [Member(group[0], state, down) for group in groups]

@@ -11,7 +11,7 @@ from tensors import CPU
 from fedray.config import Experiment
 from fedray.core import ClientState, Payload
 from fedray.federation import Reply
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 
@@ -33,7 +33,7 @@ def result_in(out: Path) -> dict[str, Any]:
 
 
 def step_of(
-    runtime: ClientRuntime,
+    runtime: GroupRunner,
     client: int = 0,
     state: ClientState | None = None,
     down: Payload | None = None,

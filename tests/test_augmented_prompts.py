@@ -8,7 +8,7 @@ from clips import CPU
 from tensors import same
 
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 VIEWS = {"data.augment": "resized_crop"}
 ONE = {"rounds": 1, "data.clients": 2}
@@ -22,10 +22,10 @@ def test_training_reads_pixels_and_tests_read_what_was_kept(assemble, method, ke
     def kind(runtime):
         return runtime.assembly.models.samples(CPU)(runtime.assembly.data.test[0]).kind
 
-    augmented = ClientRuntime(assemble(method, VIEWS), CPU)
+    augmented = GroupRunner(assemble(method, VIEWS), CPU)
     assert augmented.client(0, 1).train.kind is Pixels
     assert kind(augmented) is kept
-    plain = ClientRuntime(assemble(method), CPU)
+    plain = GroupRunner(assemble(method), CPU)
     assert plain.client(0, 1).train.kind is kind(plain) is kept
 
 

@@ -89,14 +89,14 @@ from pathlib import Path
 import torch
 from fedray.evaluation.answers import shares
 from fedray.results.analyses.extra_step import reopen
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 
 def accuracies(out):
     assembly, found = reopen(Path(out))
     method, device = assembly.algorithm, torch.device("cpu")
     server, everyone = assembly.server(device), range(assembly.experiment.data.clients)
     down = method.downlink(found.snapshot.server, everyone, server)
-    runtime = ClientRuntime(assembly, device)
+    runtime = GroupRunner(assembly, device)
     round_, states = found.snapshot.round, found.clients
     clients = [[Member(k, states.get(k), down[k])] for k in everyone]
     tests = [runtime.test("evaluate", round_, [[k]], clients[k]) for k in everyone]

@@ -11,7 +11,7 @@ from tensors import CPU
 
 from fedray.core import ClientState, fit
 from fedray.data import FederatedData
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.streams import Streams
 
 
@@ -62,7 +62,7 @@ def test_a_stream_starts_anew_every_time_it_is_asked_for():
 
 def orders(assembly, client: int, round_: int) -> list[list[float]]:
     """The images of a client's steps, in their order."""
-    context = ClientRuntime(assembly, CPU).client(client, round_)
+    context = GroupRunner(assembly, CPU).client(client, round_)
     seen: list[list[float]] = []
     local = assembly.algorithm.begin(context, ClientState(context.initial()), None)
 

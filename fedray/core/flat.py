@@ -13,9 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-ALIGNMENT = 64
-"""Bytes at whose multiples every tensor begins: products with a batch of one change their last bits
-with the offset."""
+from fedray.trees import ALIGNMENT
 
 Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, type and shape of a tensor."""

@@ -26,6 +26,7 @@ from fedray.core.payload import (
 from fedray.core.privacy import Privacy, is_covered, terms_of
 from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
 from fedray.storage.run import Traffic
+from fedray.trees import ALIGNMENT, aligned
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 
@@ -187,11 +188,15 @@ def _check_finite(payload: Payload) -> None:
 
 
 def _on_cpu(payload: Payload) -> tuple[Payload, list[Tensor]]:
-    """Return a payload and its blocks: contiguous, on the CPU, and without gradient."""
+    """Return a payload and its blocks: on the CPU, contiguous, aligned, and without gradient."""
     blocks = payload.blocks()
-    if all([b.is_cpu and not b.requires_grad and b.is_contiguous() for b in blocks]):  # noqa: C419
-        return payload, blocks  # a list is faster than a generator
-    payload = payload.copied(lambda tensor: tensor.detach().cpu().contiguous())
+    plain = [
+        b.is_cpu and not b.requires_grad and b.is_contiguous() and b.data_ptr() % ALIGNMENT == 0
+        for b in blocks
+    ]
+    if all(plain):
+        return payload, blocks
+    payload = payload.copied(lambda tensor: aligned(tensor.detach().cpu().contiguous()))
     return payload, payload.blocks()
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from fedray.config import Frozen
 from fedray.counts import note_step
@@ -138,6 +139,7 @@ class PlainSGD(TorchSGD):
             if learning:
                 values, gradients = [p.data for p in learning], [p.grad for p in learning]
                 torch._foreach_add_(values, gradients, alpha=-group["lr"])
+                increment_version(learning)  # by which prompted models recognise a change
 
     step.hooked = True  # type: ignore[attr-defined]  # torch does not wrap a step with this mark
 

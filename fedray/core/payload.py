@@ -211,7 +211,7 @@ class Payload:
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
         values = vars(self)
-        return type(self), *[form_of(values[name]) for name in self.names()[0]]
+        return type(self), *[structure_of(values[name]) for name in self.names()[0]]
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
@@ -309,14 +309,14 @@ class Payload:
                     _check_number(place, value, field.form)
 
 
-def form_of(value: Any) -> object:
+def structure_of(value: Any) -> object:
     """Return dtypes and shapes of a value, equal for alike values; None for a number."""
     if isinstance(value, Flat):
         return value.layout
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     if is_tree(value):
-        return tuple([(name, form_of(inner)) for name, inner in value.items()])
+        return tuple([(name, structure_of(inner)) for name, inner in value.items()])
     return None
 
 

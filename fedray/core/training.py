@@ -106,7 +106,7 @@ def fit(
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
     steps, weights = 0, [0.0] * config.epochs
-    sizes = batch_sizes(len(client.train), config)
+    sizes = batch_sizes(client.train.index.size, config)
     optimizer, clip = _optimizer(local), config.clip_grad_norm
     with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
         for epoch, batch in _batches(client, sizes):

@@ -29,9 +29,9 @@ from fedray.errors import FedrayError, one_line
 from fedray.federation import Federation
 from fedray.models import Classifier, saved_buffers
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.draws import CHEAP, Scope, draw, required
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor, Worker
@@ -114,11 +114,11 @@ class Forgetful(SerialExecutor):
     """A serial executor that rebuilds method, models and data for each step, like a new process."""
 
     @property
-    def _runtime(self) -> ClientRuntime:
-        return ClientRuntime(Assembly(self._assembly.experiment), CPU)
+    def _runtime(self) -> GroupRunner:
+        return GroupRunner(Assembly(self._assembly.experiment), CPU)
 
     @_runtime.setter
-    def _runtime(self, first: ClientRuntime) -> None:
+    def _runtime(self, first: GroupRunner) -> None:
         """Forget the runtime that the serial executor makes."""
 
 
@@ -189,7 +189,7 @@ class Watch:
         """Run an experiment like `trace`, and record what its steps change."""
         watch = self
 
-        class Runtime(ClientRuntime):
+        class Runtime(GroupRunner):
             def method_step(self, name: str) -> Callable[..., Any]:
                 step = super().method_step(name)
 

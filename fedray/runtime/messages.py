@@ -12,6 +12,8 @@ import torch
 from ray.util import register_serializer
 from torch import Tensor
 
+from fedray.trees import aligned
+
 SMALL = 100_000
 """Largest value, in bytes, that Ray sends inside the call itself."""
 
@@ -26,7 +28,7 @@ def register_tensors() -> None:
     A received tensor may be a view of read-only shared memory, which Ray keeps as long as the view
     lives. Steps get private copies, so torch's warning about read-only arrays is silenced.
     """
-    register_serializer(Tensor, serializer=_array, deserializer=torch.from_numpy)
+    register_serializer(Tensor, serializer=_array, deserializer=_tensor)
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -59,5 +61,9 @@ def _array(tensor: Tensor) -> Any:
     return tensor.numpy()
 
 
+def _tensor(array: Any) -> Tensor:
+    return aligned(torch.from_numpy(array))
+
+
 class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {Tensor: lambda t: (torch.from_numpy, (_array(t),))}
+    dispatch_table = copyreg.dispatch_table | {Tensor: lambda t: (_tensor, (_array(t),))}

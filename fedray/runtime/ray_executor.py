@@ -27,8 +27,8 @@ from fedray.errors import FedrayError, RunFailed
 from fedray.federation import Counted, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
+from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.liveness import LOST, cause_of
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
@@ -138,8 +138,8 @@ class RayExecutor:
         return Counted.joined(parts)
 
     @cached_property
-    def _runtime(self) -> ClientRuntime:
-        return ClientRuntime(self._assembly, torch.device("cpu"))
+    def _runtime(self) -> GroupRunner:
+        return GroupRunner(self._assembly, torch.device("cpu"))
 
     def _is_quick(self, round_: int, groups: Sequence[Sequence[int]]) -> bool:
         """Return True if one process makes a test sooner than a call of the workers takes.
@@ -373,7 +373,7 @@ class Worker:
         keep_freed_memory()
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
-        self._runtimes: dict[str, ClientRuntime] = {}  # least recently used first
+        self._runtimes: dict[str, GroupRunner] = {}  # least recently used first
 
     def prefetch(self, experiment: str) -> None:
         """Load an experiment's data early; ignore errors, since the first real call raises them."""
@@ -431,7 +431,7 @@ class Worker:
         device_of_this_process(self._gpus, self._name)
         return str(ray.get_runtime_context().get_node_id())
 
-    def _runtime(self, experiment: str, contents: Sequence[tuple[str, str]] = ()) -> ClientRuntime:
+    def _runtime(self, experiment: str, contents: Sequence[tuple[str, str]] = ()) -> GroupRunner:
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
             self._runtimes.clear()  # they hold classes of earlier versions
@@ -439,7 +439,7 @@ class Worker:
         if runtime is None:
             assembly = Assembly(unpack_experiment(experiment))
             assembly.check_contents(contents)
-            runtime = ClientRuntime(assembly, self._device)
+            runtime = GroupRunner(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]

@@ -8,7 +8,7 @@ from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Sums, Total
 from fedray.federation import Counted, Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
@@ -36,7 +36,7 @@ class SerialExecutor:
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._assembly = assembly
-        self._runtime = ClientRuntime(assembly, device)
+        self._runtime = GroupRunner(assembly, device)
         self.states = StateStore()
 
     def run(

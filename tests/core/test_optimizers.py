@@ -12,7 +12,7 @@ from torch import nn
 
 from fedray.config import component
 from fedray.errors import UserError
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 SGD_OF_ALL_KINDS = {
     "optimizer": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
@@ -101,7 +101,7 @@ def test_a_constant_rate_is_the_very_number():
 def test_a_client_trains_with_its_rounds_rate_and_the_method_keeps_the_experiments(assemble):
     changes = {"lr": 0.1, "rounds": 4, "lr_schedule": {"name": "steps", "every": 1, "factor": 0.5}}
     assembly = assemble("local", changes)
-    runtime = ClientRuntime(assembly, CPU)
+    runtime = GroupRunner(assembly, CPU)
     seen = [runtime.client(0, round_).setting.training.lr for round_ in (0, 1, 2, 4, 2)]
     assert seen == pytest.approx([0.1, 0.1, 0.05, 0.0125, 0.05])
     assert assembly.algorithm.setting.training.lr == 0.1
@@ -128,7 +128,7 @@ OPTIMIZERS = [
 def bare_loop(assembly, client: int, optimizer: type) -> dict[str, torch.Tensor]:
     """A client's rounds in plain PyTorch, with torch's own optimiser and clipping."""
     config, experiment = assembly.setting.training, assembly.experiment
-    model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
+    model = GroupRunner(assembly, CPU).client(client, 0).skeleton.model
     model.load_state_dict(assembly.models.initial(assembly.models.architectures[client], client))
     model.train()
     reference = ReferenceClient(assembly, client)

@@ -16,7 +16,7 @@ from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.core import Algorithm, BadPayload, Payload, payload_field
 from fedray.core.payload import NotFinitePayload
 from fedray.errors import ClientError
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def cause(assemble, monkeypatch):
         changes = {"model.group": "cnn2"}
         if method in ("fedmgp", "dp2fl"):
             changes = {"data.validation_fraction": 0.2}
-        runtime = ClientRuntime(assemble(method, changes), CPU)
+        runtime = GroupRunner(assemble(method, changes), CPU)
         algorithm, server = runtime.assembly.algorithm, runtime.assembly.server(CPU)
         down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
         honest = algorithm.client_update

@@ -15,7 +15,7 @@ from fedray.core.training import batch_indices, batch_sizes, with_extra
 from fedray.data import FederatedData
 from fedray.errors import NoScalar
 from fedray.models import is_normalisation
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 NORMALISED = {"model.group": "cnn3", "local_epochs": 2, "optimizer.momentum": 0.9}
 
@@ -23,7 +23,7 @@ NORMALISED = {"model.group": "cnn3", "local_epochs": 2, "optimizer.momentum": 0.
 @pytest.fixture
 def local(assemble):
     """`local(client)` gives what one client's training works on; one runtime for all."""
-    runtime = ClientRuntime(assemble("local", NORMALISED), CPU)
+    runtime = GroupRunner(assemble("local", NORMALISED), CPU)
 
     def local(client: int = 0, **fields) -> LocalContext:
         found = runtime.client(client, 1)
@@ -90,7 +90,7 @@ def test_a_client_does_not_inherit_the_momentum_of_another(local, assemble):
     for client in (0, 2):  # one model, one optimiser after the other
         context = local(client)
         fit(context, cross_entropy(context))
-    alone = ClientRuntime(assemble("local", NORMALISED), CPU).client(2, 1)
+    alone = GroupRunner(assemble("local", NORMALISED), CPU).client(2, 1)
     fresh = LocalContext(alone, alone.load(alone.initial()), ClientState({}), None)
     fit(fresh, cross_entropy(fresh))
     assert same(context.client.save(context.model), alone.save(fresh.model))
@@ -141,7 +141,7 @@ def test_batches_of_an_epoch(assemble, count, drop_last, sizes):
 
 def test_every_client_and_round_has_random_views_of_its_own(assemble):
     changes = {"data.augment": "flip_crop", "shuffle": False, "rounds": 3}
-    runtime = ClientRuntime(assemble("local", changes), CPU)
+    runtime = GroupRunner(assemble("local", changes), CPU)
 
     def views(client: int, round_: int) -> torch.Tensor:
         """What the loss sees of the same images, in the same order."""
@@ -165,7 +165,7 @@ def test_every_client_and_round_has_random_views_of_its_own(assemble):
 def test_every_image_is_seen_once_an_epoch_and_no_batch_has_one_left_over(assemble, count):
     data = assemble("local", {"data.clients": 1}).data
     few = FederatedData(data.images, (data.train[0][:count],), data.test)
-    client = ClientRuntime(assemble("local", {"data.clients": 1}, few), CPU).client(0, 1)
+    client = GroupRunner(assemble("local", {"data.clients": 1}, few), CPU).client(0, 1)
     model, batches = client.load(client.initial()), []
 
     def loss(batch):

@@ -17,7 +17,7 @@ from fedray.errors import UserError
 from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.splits import split_names, splits_of
 from fedray.evaluation.testing import counts_of
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.streams import Streams
 
 
@@ -116,7 +116,7 @@ def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
     """A model that always names one column is right for exactly that class of each set."""
     assembly = with_images(assemble)
     assert assembly.setting.class_names == tuple(f"kind_{chr(97 + c)}" for c in range(4))
-    runtime = ClientRuntime(assembly, torch.device("cpu"))
+    runtime = GroupRunner(assembly, torch.device("cpu"))
     client = runtime.client(0, 1)
     state = ClientState(initial_prompts(assembly))
     local = LocalContext(client, client.load(state.model), state, None)

@@ -12,7 +12,7 @@ from tensors import CPU
 
 from fedray.config import missing_roots_allowed
 from fedray.errors import UserError
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
 from fedray.trees import leaves
@@ -68,7 +68,7 @@ def test_a_few_shot_protocol_draws_from_what_is_not_public(assemble):
 def test_unlabelled_images_have_no_labels_for_any_step(assemble, changes):
     public = {**changes["data.public"], "labelled": False}
     assembly = assemble("feddf", {**changes, "data.public": public})
-    for samples in (ClientRuntime(assembly, CPU).client(0, 1).public, assembly.server(CPU).public):
+    for samples in (GroupRunner(assembly, CPU).client(0, 1).public, assembly.server(CPU).public):
         assert not samples.is_labelled
         assert samples.labels.unique().tolist() == [-1]
         assert np.unique(samples._all_labels).tolist() == [-1]
@@ -83,13 +83,13 @@ def test_labels_are_read_if_they_are_wanted(assemble):
 
 def test_all_steps_read_one_copy_and_only_methods_that_need_it(assemble):
     assembly = assemble("fedmd")
-    runtime, images = ClientRuntime(assembly, CPU), assembly.data.images.images
+    runtime, images = GroupRunner(assembly, CPU), assembly.data.images.images
     for part in (runtime.client(0, 1).public, runtime.client(3, 2).public):
         assert np.shares_memory(part._stored, images)
     assert np.shares_memory(assembly.server(CPU).public._stored, images)
     other = assemble("fedavg", {**SHARE, "model.group": "mlp"})
     with pytest.raises(RuntimeError, match="does not require public images"):
-        _ = ClientRuntime(other, CPU).client(0, 1).public
+        _ = GroupRunner(other, CPU).client(0, 1).public
     with pytest.raises(RuntimeError, match="does not require public images"):
         _ = other.server(CPU).public
 

@@ -29,7 +29,7 @@ from fedray.algorithms.prompts.dp2fl import (
 )
 from fedray.core import ClientState, fit
 from fedray.models import Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 ALPHA, BETA = 1.2, 0.2
 INITIAL = (1.0, 0.8, 0.6)
@@ -351,7 +351,7 @@ def supervised_loss(model, batch):
 
 def test_a_round_is_the_equations_in_order(run):
     done = run("dp2fl", {**SMALL, "rounds": 2, "algorithm.alpha": 1.05})
-    algorithm, runtime = done.assembly.algorithm, ClientRuntime(done.assembly, CPU)
+    algorithm, runtime = done.assembly.algorithm, GroupRunner(done.assembly, CPU)
     first, second = done.servers[0], done.servers[1]
     trained, losses, initial_losses = [], [], []
     sets = [runtime.client(k, 1).validation.tensors(CPU) for k in range(3)]
@@ -424,7 +424,7 @@ def test_absent_clients_keep_their_data_prompt(run):
 def test_uneven_validation_sets_are_measured_one_by_one(assemble):
     assembly = assemble("dp2fl", {"data.validation_fraction": 0.3})
     assert len({len(indices) for indices in assembly.data.validation}) > 1
-    runtime = ClientRuntime(assembly, CPU)
+    runtime = GroupRunner(assembly, CPU)
     client = runtime.client(0, 1)
     model = client.load(initial_prompts(assembly))
     images, labels = client.validation.tensors(CPU)

@@ -22,7 +22,7 @@ from fedray.algorithms.averaging.fedconcat import (
 )
 from fedray.core import held_versions
 from fedray.models import Pixels
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 
 ONE_KIND = {"model.group": "cnn3"}
 
@@ -61,7 +61,7 @@ def test_no_cluster_is_empty_or_too_large(seed):
 
 def test_clients_say_how_their_images_spread(assemble):
     assembly = assemble("fedconcat", ONE_KIND)
-    client = ClientRuntime(assembly, CPU).client(1, 0)
+    client = GroupRunner(assembly, CPU).client(1, 0)
     answer, _ = assembly.algorithm.label_distribution(client, None, None)
     assert isinstance(answer, LabelDistribution)
     counts = torch.bincount(client.train.labels, minlength=10).double()
@@ -88,7 +88,7 @@ def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     members = [client for client, g in enumerate(assignment) if g == 1]
     assert 0 < len(members) < 4
     uplinks = {}
-    runtime = ClientRuntime(done.assembly, CPU)
+    runtime = GroupRunner(done.assembly, CPU)
     for client in members:
         member = Member(client, None, GlobalModel(done.servers[1]["clusters"]["1"]))
         uplinks[client] = runtime.run_group("client_update", 2, [member])[0][0].uplink
@@ -147,7 +147,7 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
 
 
 def test_the_score_is_that_of_the_concatenated_model(done):
-    runtime, state = ClientRuntime(done.assembly, CPU), done.servers[-1]
+    runtime, state = GroupRunner(done.assembly, CPU), done.servers[-1]
     client = runtime.client(0, 5)
     tested = done.assembly.data.at(5).test[0]
     images, labels = done.assembly.models.samples(CPU)(tested).tensors(CPU)
@@ -170,7 +170,7 @@ def test_a_round_of_the_classifier_by_hand(done):
     streams, state = done.assembly.streams, done.servers[3]["head"]
     heads = []
     for client in range(4):
-        context = ClientRuntime(done.assembly, CPU).client(client, 4)
+        context = GroupRunner(done.assembly, CPU).client(client, 4)
         images, labels = context.train.tensors(CPU)
         features = torch.cat(
             [

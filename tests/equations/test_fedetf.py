@@ -14,7 +14,7 @@ from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.averaging.fedetf import corner_products, simplex_etf
 from fedray.core import ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -62,7 +62,7 @@ def test_a_simplex_that_has_been_tuned_keeps_its_lengths():
 def per(assemble):
     """A client that has the simplex, and what it is sent, for FedETF-Per with two alternations."""
     assembly = assemble("fedetf", {**ONE_KIND, "finetune_epochs": 2, "lr": 0.01})
-    client = ClientRuntime(assembly, CPU).client(0, 3)
+    client = GroupRunner(assembly, CPU).client(0, 3)
     algorithm = assembly.algorithm
     down = ExtendedModel(**sent_as(algorithm.init_server(assembly.server(CPU))))
     kept = algorithm.init_client(client)

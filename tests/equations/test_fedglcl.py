@@ -14,7 +14,7 @@ from fedray.core import ClientState, LocalContext
 from fedray.evaluation.answers import shares
 from fedray.language.tower import TextTower
 from fedray.language.trainable import TowerShape, class_embeddings
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 ONE_KIND = {"model.group": "cnn3", "model.projector": 24}
 
@@ -57,7 +57,7 @@ def test_predictions_use_the_global_projection(run):
     """One that turns the texts around changes what the same image encoder says."""
     learning = {"rounds": 6, "local_epochs": 2, "optimizer.momentum": 0.9}
     done = run("fedglcl_l", {**LAYER, **learning, "data.partition": "iid"})
-    runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
+    runtime, last = GroupRunner(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):

@@ -26,7 +26,7 @@ from fedray.algorithms.prompts.fedmgp import (
 from fedray.core import Batch, ClientState, LocalContext, Trained
 from fedray.models import ImageFeatures, Pixels
 from fedray.models.prompted import ClassTexts
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 R = 2**-0.5
 
@@ -179,7 +179,7 @@ def test_eq5_attraction_is_the_published_loss(assemble):
     assembly = assemble("fedmgp", {"algorithm.preset": "paper"})
     hp = assembly.algorithm.hp
     assert (hp.measure, hp.sign, hp.reduction, hp.inference) == ("cos", "attract", "sum", "prob")
-    client = ClientRuntime(assembly, CPU).client(0, 1)
+    client = GroupRunner(assembly, CPU).client(0, 1)
     model = client.load(initial_prompts(assembly))
     batch = Batch(Pixels(torch.rand(4, 1, 8, 8) * 2 - 1), torch.tensor([0, 1, 2, 3]))
     groups = model.groups(batch.inputs)

@@ -12,7 +12,7 @@ from fedray.algorithms.prototypes.class_prototypes import local_prototypes
 from fedray.algorithms.prototypes.fedproto_global import PrototypedModel, PrototypedUpdate
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -72,7 +72,7 @@ def test_eq7_by_hand(assemble):
 
 def test_a_single_clients_prototypes_are_the_global_models(run):
     done = run("fedproto_global", {**ONE_KIND, "data.clients": 1})
-    client = ClientRuntime(done.assembly, CPU).client(0, 2)
+    client = GroupRunner(done.assembly, CPU).client(0, 2)
     prototypes = done.servers[-1]
     expected = local_prototypes(client, client.load(done.servers[-1]["model"]))
     assert prototypes["present"].nonzero().flatten().tolist() == expected.classes.tolist()

@@ -18,7 +18,7 @@ from fedray.algorithms.prototypes.fedtgp import (
     margin_logits,
 )
 from fedray.core import ClientState, Server, Setting, TrainingConfig
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 
 C, D = 4, 6
 SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
@@ -95,7 +95,7 @@ def test_the_generator_starts_like_the_layers_it_stands_for():
 @pytest.mark.parametrize("stale", [False, True])
 def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, stale):
     assembly = assemble("fedtgp", {"algorithm.stale": stale})
-    runtime = ClientRuntime(assembly, CPU)
+    runtime = GroupRunner(assembly, CPU)
     method, server = assembly.algorithm, assembly.server(CPU)
     down = method.downlink(method.init_server(server), [2], server)[2]
     architecture = assembly.models.architectures[2]

@@ -40,7 +40,7 @@ from fedray.language.prompts import insert_prompts
 from fedray.language.styles import class_texts
 from fedray.language.tower import TextTower
 from fedray.models import ClassifierOutput, Pixels
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
 
 NAMES = ("zero", "one", "two", "three", "four")
@@ -114,7 +114,7 @@ def test_eq4_prompts_replace_the_first_m_positions():
 @pytest.mark.parametrize("group", ["cnn2", "cnn3"])
 def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
     assembly = assemble("fedtsp", {"model.group": group})
-    client = ClientRuntime(assembly, CPU).client(1, 1)
+    client = GroupRunner(assembly, CPU).client(1, 1)
     model = client.load(client.initial())
     model.train()
     found = local_prototypes(client, model)

@@ -9,7 +9,7 @@ import torch
 from tensors import CPU
 
 from fedray.algorithms.losses import kl_divergence
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 LOGITS = torch.tensor([[log(3), 0.0], [0.0, 0.0]])  # 3/4 and 1/4; halves
 TEACHER = torch.tensor([[0.0, 0.0], [log(3), 0.0]])
@@ -25,7 +25,7 @@ def test_gradients_of_each_model_are_clipped_to_the_bound(assemble):
     keys = {"batch_size": 1000, "algorithm.clip_norm": 1e-3}
     assembly = assemble("fml", keys)
     method, server = assembly.algorithm, assembly.server(CPU)
-    client = ClientRuntime(assembly, CPU).client(1, 1)
+    client = GroupRunner(assembly, CPU).client(1, 1)
     state = method.init_client(client)
     down = method.downlink(method.init_server(server), [1], server)[1]
     sent, kept = method.client_update(client, state, down)

@@ -7,7 +7,7 @@ import torch
 from tensors import CPU, same
 
 from fedray.algorithms.personalised.shared_head import initial_head
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 
 @pytest.mark.parametrize("method", ["lg_fedavg", "alignfed"])
@@ -17,7 +17,7 @@ def test_right_after_the_broadcast_all_heads_are_alike_and_extractors_personal(a
     method, server = assembly.algorithm, assembly.server(CPU)
     state = method.init_server(server)
     down = method.downlink(state, range(4), server)
-    runtime = ClientRuntime(assembly, CPU)
+    runtime = GroupRunner(assembly, CPU)
     for number in range(4):
         client = runtime.client(number, 1)
         kept = method.init_client(client)

@@ -14,7 +14,7 @@ from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])
@@ -96,7 +96,7 @@ def test_personal_models_are_tested_and_only_the_global_one_travels(run):
     theta = runs[0].models[client]
     assert not torch.equal(theta["head.weight"], common["head.weight"])
     for done, tested in zip(runs, (theta, common), strict=True):
-        method, runtime = done.assembly.algorithm, ClientRuntime(done.assembly, CPU)
+        method, runtime = done.assembly.algorithm, GroupRunner(done.assembly, CPU)
         down = method.downlink(done.servers[-1], [client], done.assembly.server(CPU))[client]
         state = ClientState(done.models.get(client, {}))
         loaded = method.begin(runtime.client(client, 4), state, down).model.state_dict()

@@ -13,7 +13,7 @@ from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.models.prompted import ContextClip
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 
 def test_nothing_is_trained(run):
@@ -27,7 +27,7 @@ def test_nothing_is_trained(run):
 def test_the_accuracy_is_that_of_the_text_that_is_asked_for(run):
     texts = {"algorithm.template": "a drawing of a {}, by hand"}
     other = run("zero_shot", texts)
-    runtime = ClientRuntime(other.assembly, CPU)
+    runtime = GroupRunner(other.assembly, CPU)
     client = runtime.client(0, 1)
     tested = other.assembly.data.test[0]
     features, labels = other.assembly.models.samples(CPU)(tested).tensors(CPU)

@@ -8,7 +8,7 @@ import pytest
 
 from fedray.algorithms.personalised.local import Local
 from fedray.federation import Federation
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 PARTIAL = {"participation": 0.5, "rounds": 3, "eval_every": 1}
 ONE_MODEL = {**PARTIAL, "model.group": "mlp"}
@@ -20,7 +20,7 @@ def tested(monkeypatch, run):
 
     def tested(*args, **keywords):
         calls: dict[int, list[int]] = {}
-        original = ClientRuntime._test
+        original = GroupRunner._test
 
         def test(self, name, round_, groups, first):
             if name == "evaluate":
@@ -28,7 +28,7 @@ def tested(monkeypatch, run):
             return original(self, name, round_, groups, first)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ClientRuntime, "_test", test)
+            patched.setattr(GroupRunner, "_test", test)
             return run(*args, **keywords), calls
 
     return tested

@@ -14,12 +14,12 @@ from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 CPU = torch.device("cpu")
 
 
-def prepared(assemble, method: str, changes: dict[str, Any], kind=ClientRuntime):
+def prepared(assemble, method: str, changes: dict[str, Any], kind=GroupRunner):
     """Return a fresh runtime with the download of all clients."""
     assembly = assemble(method, changes)
     server = assembly.server(CPU)

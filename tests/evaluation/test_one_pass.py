@@ -13,7 +13,7 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
 from fedray.errors import ClientError
 from fedray.runtime import clients, shares
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.shares import groups_of_test
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def one_by_one(self, name, round_, groups, first):
     return [part for c in chain(*groups) for part in together(self, name, round_, [[c]], first)]
 
 
-together = ClientRuntime._test
+together = GroupRunner._test
 
 
 @pytest.mark.parametrize("method", WITH_ONE_MODEL)
@@ -41,7 +41,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
     if algorithms.get(method).requires.prompts:
         changes = {key: value for key, value in changes.items() if key != "model.group"}
     in_one_pass = run(method, changes)
-    monkeypatch.setattr(ClientRuntime, "_test", one_by_one)
+    monkeypatch.setattr(GroupRunner, "_test", one_by_one)
     singly = run(method, changes)
     assert [r.metrics for r in in_one_pass.results] == [r.metrics for r in singly.results]
     assert [r.per_client for r in in_one_pass.results] == [r.per_client for r in singly.results]
@@ -50,7 +50,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
 def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        ClientRuntime, "_test", lambda self, *args: calls.append(args[2]) or together(self, *args)
+        GroupRunner, "_test", lambda self, *args: calls.append(args[2]) or together(self, *args)
     )
     changes = {"model.group": "mlp", "rounds": 1, "evaluation.global_test": True}
     done = run("fedavg", changes)
@@ -83,7 +83,7 @@ def test_a_group_has_one_download_and_so_many_images(monkeypatch):
 
 def test_a_pass_that_fails_names_the_client_whose_test_fails(assemble, monkeypatch):
     made = assemble("fedavg", {"model.group": "mlp"})
-    runtime, server, splits_of = ClientRuntime(made, CPU), made.server(CPU), clients.splits_of
+    runtime, server, splits_of = GroupRunner(made, CPU), made.server(CPU), clients.splits_of
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0], server)[0]
 
     def broken(data, groups, samples):

@@ -14,7 +14,7 @@ from fedray.models import (
     head_tensors,
     stages,
 )
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 
 SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10}
 
@@ -71,7 +71,7 @@ def test_the_small_model_is_the_same_beside_every_architecture_and_that_of_fedav
 
 
 def test_a_client_has_one_model_of_zeros_for_both(assemble):
-    client = ClientRuntime(assemble("fedmrl"), CPU).client(1, 1)
+    client = GroupRunner(assemble("fedmrl"), CPU).client(1, 1)
     assert client.architecture == "cnn2"
     assert not any(tensor.any() for tensor in client.skeleton.tensors.values())
     assert client.skeleton.tensors["joint.weight"].shape == (16, 20)

@@ -22,7 +22,7 @@ from fedray.errors import ClientError
 from fedray.models import saved_buffers
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def dropped(assemble, monkeypatch):
         round_: int, client: int, name: str = "client_update", seed: int = 0
     ) -> list[float]:
         if seed not in runtimes:
-            runtimes[seed] = ClientRuntime(assemble("local", {"seed": seed}), CPU)
+            runtimes[seed] = GroupRunner(assemble("local", {"seed": seed}), CPU)
         runtime = runtimes[seed]
         monkeypatch.setattr(runtime.assembly.algorithm, name, step, raising=False)
         _, after = step_of(runtime, client, name=name, round_=round_)
@@ -81,14 +81,14 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
     ],
 )
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
     monkeypatch.setattr(runtime.assembly.algorithm, "client_update", lambda *_: returned)
     with pytest.raises(ClientError, match=re.escape(cause)):
         step_of(runtime)
 
 
 def test_a_state_keeps_no_memory_of_the_model_that_the_next_client_loads(assemble, monkeypatch):
-    runtime = ClientRuntime(assemble("local", {"model.group": "mlp"}), CPU)
+    runtime = GroupRunner(assemble("local", {"model.group": "mlp"}), CPU)
 
     def step(client, state, down):
         model = client.load(state.model)
@@ -107,7 +107,7 @@ VALIDATED = {"data.validation_fraction": 0.2, "evaluation.global_test": True}
 
 @pytest.mark.parametrize("images", ["test", "eval_sets", "validation_sets"])
 def test_a_step_has_no_images_that_a_model_is_measured_on(assemble, monkeypatch, images):
-    runtime = ClientRuntime(assemble("local", VALIDATED), CPU)
+    runtime = GroupRunner(assemble("local", VALIDATED), CPU)
 
     def step(client, state, down):
         return getattr(client, images)
@@ -118,8 +118,8 @@ def test_a_step_has_no_images_that_a_model_is_measured_on(assemble, monkeypatch,
 
 
 def test_a_step_has_validation_images_only_if_the_method_requires_them(assemble):
-    plain = ClientRuntime(assemble("promptfl", VALIDATED), CPU)
-    validating = ClientRuntime(assemble("dp2fl", VALIDATED), CPU)
+    plain = GroupRunner(assemble("promptfl", VALIDATED), CPU)
+    validating = GroupRunner(assemble("dp2fl", VALIDATED), CPU)
     assert plain.client(0, 1).validation is None
     assert len(plain.assembly.data.validation[0]) > 0
     assert len(validating.client(0, 1).validation) > 0
@@ -128,7 +128,7 @@ def test_a_step_has_validation_images_only_if_the_method_requires_them(assemble)
 @pytest.fixture
 def replied(assemble, monkeypatch):
     """`replied(step)` gives the reply of a client whose step is this function."""
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
 
     def replied(step):
         monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
@@ -165,7 +165,7 @@ def test_a_report_is_a_finite_number(replied, value):
     ],
 )
 def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found):
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
     weights = runtime.client(0, 1).initial()
     state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
     for call in (step_of, lambda runtime, **given: run_tests(runtime, [0], state=given["state"])):
@@ -185,7 +185,7 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
     ],
 )
 def test_weights_of_another_name_are_not_loaded(assemble, change, wrong):
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
     state = ClientState(change(runtime.client(0, 1).initial()))
     with pytest.raises(ClientError, match=f"do not fit mlp: {wrong}.* its tensors are extractor"):
         step_of(runtime, 0, state)
@@ -193,7 +193,7 @@ def test_weights_of_another_name_are_not_loaded(assemble, change, wrong):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
 
     def predict(output, local):
         logits = output.logits.clone()
@@ -206,7 +206,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
 
 
 def test_a_class_may_be_masked(assemble, monkeypatch):
-    runtime = ClientRuntime(assemble("local"), CPU)
+    runtime = GroupRunner(assemble("local"), CPU)
 
     def predict(output, local):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
@@ -226,7 +226,7 @@ def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     devices.check_speed.cache_clear()
     for _ in range(2):
-        ClientRuntime(assemble("local", {"precision": precision}), CPU)
+        GroupRunner(assemble("local", {"precision": precision}), CPU)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * said
     assert all("precision=float32" in record.message for record in caplog.records)
 
@@ -239,9 +239,7 @@ def test_several_threads_for_a_small_model_are_warned_of_once(
 ):
     devices.check_threads.cache_clear()
     for _ in range(2):
-        ClientRuntime(assemble("local", {"threads": threads, "model.group": group}), CPU).client(
-            0, 1
-        )
+        GroupRunner(assemble("local", {"threads": threads, "model.group": group}), CPU).client(0, 1)
     said = [each.message for each in caplog.records if each.name == devices.__name__]
     assert len(said) == warned
     assert all("set threads=1" in message for message in said)
@@ -270,7 +268,7 @@ def reachable(value, seen):
 
 def test_no_public_name_of_a_client_leads_to_a_test_image(assemble):
     assembly = assemble("fedavg", VALIDATED)
-    runtime, images = ClientRuntime(assembly, CPU), assembly.data.images.images
+    runtime, images = GroupRunner(assembly, CPU), assembly.data.images.images
     client = runtime.client(0, 1)
     arrays = [*reachable(client, {}), *map(np.asarray, client.train.tensors(CPU))]
     assert len(arrays) > 3  # labels, indices, weights, images
@@ -290,7 +288,7 @@ def sent_to(made: Assembly, count: int) -> list[Member]:
 def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeypatch, count):
     made = assemble("fedavg", {"model.group": "cnn2"})
     monkeypatch.setattr(type(made.algorithm), "summand", lambda _, upload: dict(upload.weights))
-    runtime, sums, members = ClientRuntime(made, CPU), Sums(count), sent_to(made, 3)
+    runtime, sums, members = GroupRunner(made, CPU), Sums(count), sent_to(made, 3)
     uploads = [step_of(runtime, *member)[0].uplink for member in members]
     answers = runtime.run_group("client_update", 1, members[:count], sums)
     assert [reply.uplink for reply, _ in answers] == [None] * count
@@ -309,7 +307,7 @@ def test_summands_stay_as_they_are(assemble, monkeypatch, group):
         return {"first": weights, "second": weights, "clients": one}
 
     monkeypatch.setattr(type(made.algorithm), "summand", summand)
-    runtime, sums, members = ClientRuntime(made, CPU), Sums(2), sent_to(made, 2)
+    runtime, sums, members = GroupRunner(made, CPU), Sums(2), sent_to(made, 2)
     for first in range(0, 2, group):
         runtime.run_group("client_update", 1, members[first : first + group], sums)
     uploads = [step_of(runtime, *member)[0].uplink for member in members]
@@ -323,7 +321,7 @@ def test_summands_stay_as_they_are(assemble, monkeypatch, group):
 def test_a_summand_that_is_no_tensor_is_named(assemble, monkeypatch, group):
     made = assemble("fedavg", {"model.group": "cnn2"})
     monkeypatch.setattr(type(made.algorithm), "summand", lambda *_: {"sums": {"weight": 3.0}})
-    runtime, members = ClientRuntime(made, CPU), sent_to(made, group)
+    runtime, members = GroupRunner(made, CPU), sent_to(made, group)
     with pytest.raises(TypeError, match=r"a float as 'sums\.weight', expected a tensor"):
         runtime.run_group("client_update", 1, members, Sums(group))
 
@@ -335,7 +333,7 @@ def two_steps(assemble, monkeypatch):
     def two_steps(update, changes=None):
         made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
         monkeypatch.setattr(made.algorithm, "client_update", update)
-        return ClientRuntime(made, CPU).run_group("client_update", 1, sent_to(made, 2))
+        return GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2))
 
     return two_steps
 
@@ -377,7 +375,7 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
     work = []
     for init in (made.algorithm.init_client, first):
         made.algorithm.init_client = init
-        answers = ClientRuntime(made, CPU).run_group("client_update", 1, sent_to(made, 2))
+        answers = GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2))
         work.append([reply.work for reply, _ in answers])
     assert work[0] == work[1]
 
@@ -437,7 +435,7 @@ def test_a_step_that_writes_into_what_it_reads_is_named(
         return begin(method, client, ClientState({}), down)
 
     monkeypatch.setattr(type(made.algorithm), "begin", begun)
-    runtime, down = ClientRuntime(made, CPU), GlobalModel(weights())
+    runtime, down = GroupRunner(made, CPU), GlobalModel(weights())
     members = [Member(c, ClientState(weights(), {"seen": weights()}), down) for c in range(3)]
     place += r"\.head\.bias\)" if form is dict else r"\)"
     with pytest.raises(ClientError, match=rf"^client 1,.* wrote into {place}.*change a copy"):
@@ -450,14 +448,14 @@ def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     made = assemble("fedavg", {"model.group": "cnn2"})
     (client, state, down), *_ = sent_to(made, 1)
     monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.weights["head.bias"].zero_())
-    monkeypatch.setattr("fedray.runtime.clients.TESTS", {"evaluate": lambda a, *_: a.begin()})
+    monkeypatch.setattr("fedray.runtime.groups.TESTS", {"evaluate": lambda a, *_: a.begin()})
     with pytest.raises(ClientError, match=r"step evaluate: .* its download \(weights\)"):
-        run_tests(ClientRuntime(made, CPU), [client], state=state, down=down)
+        run_tests(GroupRunner(made, CPU), [client], state=state, down=down)
 
 
 @pytest.mark.parametrize("stacked", [1, 2])
 def test_a_part_of_a_model_that_a_client_keeps_takes_no_memory_for_the_rest(assemble, stacked):
     made = assemble("fedbn", {"model.group": "cnn3", "stacked": stacked})
-    for _, state in ClientRuntime(made, CPU).run_group("client_update", 1, sent_to(made, 2)):
+    for _, state in GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2)):
         for tensor in state.model.values():
             assert tensor.untyped_storage().nbytes() == tensor.nbytes

@@ -18,7 +18,7 @@ from fedray.data import FederatedData, ImageSet, ReadOptions, load_images
 from fedray.data.public import PublicSet
 from fedray.federation import Federation
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
@@ -143,7 +143,7 @@ def run_fedray(name: str, switches: Sequence[str], participation: str) -> Run:
     pairs = [*changes.items(), *parse_assignments(switches)]
     experiment = from_tree(with_read_plugins(EXPERIMENT, pairs), pairs)
     assembly = Assembly(experiment, federated_digits(experiment.data.image_size))
-    executor, runtime = SerialExecutor(assembly, CPU), ClientRuntime(assembly, CPU)
+    executor, runtime = SerialExecutor(assembly, CPU), GroupRunner(assembly, CPU)
     algorithm, server = assembly.algorithm, assembly.server(CPU)
     federation = Federation(
         algorithm, executor, assembly.gate, assembly.plan, server, assembly.streams

@@ -174,7 +174,7 @@ class FedAvg(Averaging, core.LocalTraining):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global model and the client's personal tensors."""
-        model = client.load({**state.model, **down.model} if state.model else down.model)
+        model = client.load({**state.model, **down.weights} if state.model else down.weights)
         return core.LocalContext(client, model, state, down)
 
     def finish(

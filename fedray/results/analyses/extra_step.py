@@ -18,7 +18,7 @@ from fedray.evaluation.protocols import HasGlobalModel
 from fedray.models import Pixels
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resume import check_same
 from fedray.storage.checkpoint import Checkpoint, CheckpointStore
 from fedray.storage.run_folder import RunFolder
@@ -78,7 +78,7 @@ def one_more_step(
     algorithm, state = assembly.algorithm, checkpoint.snapshot.server
     round_ = checkpoint.snapshot.round + 1
     server = replace(assembly.server(device), round=round_)
-    runtime, everyone = ClientRuntime(assembly, device), range(assembly.experiment.data.clients)
+    runtime, everyone = GroupRunner(assembly, device), range(assembly.experiment.data.clients)
     downlinks = algorithm.downlink(state, everyone, server)
     common = has_global_model(algorithm, state)
     for client in everyone:

@@ -29,8 +29,8 @@ from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.figures import Panel, figure_curves, figure_matrix
 from fedray.results.pages.page import Section
 from fedray.results.paired import Interval
-from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import pick_device
+from fedray.runtime.groups import GroupRunner
 from fedray.storage.metric import REPORTED, Metric
 
 TEXT, IMAGE = "text features", "image features"
@@ -159,7 +159,7 @@ def group_cosines(
             )
         chosen = [only]
     device = pick_device(assembly.experiment.gpus)
-    runtime = ClientRuntime(assembly, device)
+    runtime = GroupRunner(assembly, device)
     data = assembly.data.at(checkpoint.snapshot.round)
     probe = probe_images(data, images, assembly.streams, device)
     vectors: dict[str, list[Tensor]] = defaultdict(list)

@@ -23,7 +23,7 @@ from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange, Task
 from fedray.models.prompted import PromptedClip
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Run, Traffic
@@ -204,7 +204,7 @@ class _CountingExecutor(SerialExecutor):
 
     def add_model(self, client: int, cost: Cost) -> None:
         """Add a client's model, the frozen towers around prompts, and what it trains besides."""
-        assert isinstance(self._runtime, ClientRuntime)
+        assert isinstance(self._runtime, GroupRunner)
         model = self._runtime.client(client, 1).skeleton.model
         cost.hold(model.parameters())
         if isinstance(model, PromptedClip):

@@ -1,0 +1,377 @@
+"""What a client's step gets, and what becomes of its answer: data, models, states, downloads."""
+
+from __future__ import annotations
+
+import math
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedray import core
+from fedray.core.payload import map_blocks
+from fedray.counts import Tallied, counted
+from fedray.data import FederatedData
+from fedray.errors import (
+    ClientError,
+    Failure,
+    NoScalar,
+    NotFinite,
+    UserError,
+    definition_line,
+    plugin_line,
+)
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.devices import (
+    check_speed,
+    check_threads,
+    free_memory,
+    is_out_of_memory,
+    out_of_memory,
+)
+from fedray.runtime.isolation import Isolation, ReadOnly
+from fedray.runtime.models import SampleMaker
+from fedray.storage.files import is_full
+from fedray.trees import aligned, make_contiguous, map_together, moved_to
+
+Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
+"""A download on the device, and its guard."""
+
+
+class Member(NamedTuple):
+    """A client that takes part in an exchange.
+
+    Attributes:
+        client: its id.
+        state: its state; None before its first step.
+        down: its download.
+    """
+
+    client: int
+    state: core.ClientState | None
+    down: core.Payload | None
+
+
+class Stepped(NamedTuple):
+    """What a client's step returned; the upload has not passed the gate.
+
+    Attributes:
+        call: the call.
+        upload: the upload.
+        state: the next state; None if the client has none and needs none.
+        work: its work.
+        seconds: its wall time.
+    """
+
+    call: core.Call
+    upload: core.Payload | None
+    state: core.ClientState | None
+    work: Tallied
+    seconds: float
+
+
+class Given:
+    """What a step reads: its client's state and its download, on the device.
+
+    Args:
+        before: the client's state; None before its first step.
+        state: this state, or the first one.
+        device: the device.
+        down: the download on the device, and its guard.
+    """
+
+    def __init__(
+        self,
+        before: core.ClientState | None,
+        state: core.ClientState,
+        device: torch.device,
+        down: Sent,
+    ) -> None:
+        self._before, self.is_empty = before, not (state.model or state.memory)
+        self.state, (self.down, self._guards) = state, down
+        self._placed: dict[int, Tensor] = {}
+        if self.is_empty:
+            return
+        if device.type != "cpu":
+            parts = map_together(partial(self._place, device), _parts(state))
+            self.state = core.ClientState(**parts)
+        self._guards = *self._guards, ReadOnly("the client's state", _parts(self.state))
+
+    def _place(self, device: torch.device, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        for tensor, placed in zip(tensors, moved_to(tensors, device), strict=True):
+            self._placed[id(placed)] = tensor
+            yield placed
+
+    def check(self) -> None:
+        """Raise a TypeError if the step has written into what it may only read."""
+        for guard in self._guards:
+            guard.check()
+
+    def kept(
+        self, state: core.ClientState, apart: Callable[[Tensor], Tensor]
+    ) -> core.ClientState | None:
+        """Return the next state on the CPU, outside the memory that the next client overwrites.
+
+        Args:
+            state: what the step returned.
+            apart: returns a tensor that the next client does not overwrite.
+
+        Returns:
+            The state; the client's own one if the step returned it; None if a client without state
+            still needs none.
+        """
+        is_first = self._before is None
+        if (state is self.state and not is_first) or (
+            is_first and self.is_empty and not (state.model or state.memory)
+        ):
+            return self._before
+
+        def kept(tensor: Tensor) -> Tensor:
+            if tensor.dtype in UNSUPPORTED:
+                raise TypeError(
+                    f"the state holds {tensor.dtype}, which cannot be stored; use float32"
+                )
+            if id(tensor) in self._placed:
+                return self._placed[id(tensor)]
+            own = apart(tensor.detach()).cpu()
+            is_part = own.untyped_storage().nbytes() > 2 * own.nbytes  # of which the rest is waste
+            return own.clone() if is_part else aligned(own)
+
+        return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
+
+
+def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
+    return {"model": state.model, "memory": state.memory}
+
+
+def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
+    """Return a tensor outside the memory that the next client overwrites."""
+    if tensor.layout != torch.strided:
+        return tensor  # the gate refuses it
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in memory else tensor
+
+
+UNSUPPORTED = (torch.bfloat16, torch.complex32)
+"""Types that states cannot have: states travel as NumPy arrays, and NumPy lacks these."""
+
+
+class StepContexts:
+    """What the client steps of one experiment get, and what becomes of their answers.
+
+    Holds the data and an empty model per architecture, but no client's state.
+
+    Attributes:
+        assembly: the parts of the experiment.
+        device: the device of the steps.
+        isolation: seeds the steps, and restores flags and generators after a group.
+    """
+
+    def __init__(self, assembly: Assembly, device: torch.device) -> None:
+        self.assembly = assembly
+        self.device = device
+        self.skeletons: dict[str, core.Skeleton] = {}
+        self.isolation = Isolation(device)
+        self._empty: dict[int, core.ClientState] = {}  # first states without tensors
+        self._current: tuple[int, Any] = (-1, None)
+        self._sent: tuple[Callable[[], object], Sent] = (lambda: None, (None, ()))
+        experiment = assembly.experiment
+        check_speed("precision", experiment.precision, device)
+        if assembly.algorithm.requires.prompts:
+            check_speed("model.clip_precision", experiment.model.clip_precision, device)
+
+    def given(
+        self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
+    ) -> Given:
+        """Return what a step reads, on the device."""
+        first = self._state_or_first(context, state)
+        return Given(state, first, self.device, self._download(down))
+
+    def stepped(
+        self,
+        call: core.Call,
+        upload: Any,
+        next_state: Any,
+        given: Given,
+        work: Tallied,
+        seconds: float,
+    ) -> Stepped:
+        """Check what a step returned, except its upload's values, and take it out of the model."""
+        context = call.client
+        given.check()
+        if upload is None and call.step == "client_update" and self.assembly.algorithm.uploads:
+            expected = " or ".join(payload.__name__ for payload in self.assembly.algorithm.uploads)
+            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
+        if not isinstance(next_state, core.ClientState):
+            kind = type(next_state).__name__
+            raise TypeError(f"the next state is a {kind}, expected a ClientState")
+        check_numbers(context.reports, context.train_losses)
+        own = partial(apart, context.skeleton.memory)
+        if isinstance(upload, core.Payload):
+            upload.check_names()
+            upload = upload.copied(own)
+        return Stepped(call, upload, given.kept(next_state, own), work, seconds)
+
+    def method_step(self, name: str) -> Callable[..., Any]:
+        """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
+        step: Callable[..., Any] = getattr(self.assembly.algorithm, name.partition("/")[0])
+        return step
+
+    def seed(self, name: str, client: int, round_: int = 0) -> int:
+        """Return the seed of a client's step or test.
+
+        Tests leave the round out: a client with the same state and download has the same score in
+        every round (`Federation.tested`).
+        """
+        return self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
+
+    @contextmanager
+    def blamed(self, step: str, round_: int, client: int) -> Iterator[None]:
+        """Raise a failure within the block as one of this client."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise self.blame(error, step, round_, client) from None
+
+    def blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
+        """Return a failure as one of this client, unless it is the user's or the machine's."""
+        self.skeletons.clear()  # the step may have changed the models
+        self._sent = (lambda: None, (None, ()))  # and written into the download
+        if isinstance(error, UserError | ClientError) or is_full(error):
+            return error
+        where = f"client {client}, round {round_}, step {step}"
+        if is_out_of_memory(error):
+            free_memory(self.device)
+            return out_of_memory(self.assembly.experiment, self.device, where)
+        return ClientError(client, round_, step, self._failure(error))
+
+    def _failure(self, error: BaseException) -> Failure:
+        try:
+            failure = Failure.of(error)
+            if type(error) not in (FloatingPointError, NoScalar) or plugin_line(error):
+                return failure
+            loss = getattr(type(self.assembly.algorithm), "loss", None)
+            return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
+        except Exception:  # the error's own text raises
+            return Failure(type(error).__name__)
+
+    def _download(self, down: core.Payload | None) -> Sent:
+        """Return a download on the device, to which it is sent once for all, and its guard."""
+        if down is None:
+            return None, ()
+        if self._sent[0]() is not down:
+            placed = down
+            if self.device.type != "cpu":
+                placed = down.copied(lambda tensor: tensor.to(self.device))
+            guard = ReadOnly("its download", vars(placed))
+            self._sent = weakref.ref(down), (placed, (guard,))
+        return self._sent[1]
+
+    def _state_or_first(
+        self, context: core.Client, state: core.ClientState | None
+    ) -> core.ClientState:
+        if state is not None:
+            return state
+        if context.id not in self._empty:
+            with counted():  # building the first state is no work of a step
+                state = self.assembly.algorithm.init_client(context)
+            if state.model or state.memory:
+                return state
+            self._empty[context.id] = state
+        return self._empty[context.id]
+
+    def client(
+        self, client: int, round_: int, skeleton: core.Skeleton | None = None
+    ) -> core.Client:
+        """Return the client as a step sees it, without its test images.
+
+        Args:
+            client: its id.
+            round_: the round.
+            skeleton: its empty model; by default the one that clients of its architecture share.
+        """
+        (setting, data), models = self._round(round_), self.assembly.models
+        architecture = models.architectures[client]
+        validation = data.validation if self.assembly.algorithm.requires.validation else None
+        return core.Client(
+            id=client,
+            round=round_,
+            setting=setting,
+            train=self.training_samples(data.train[client]),
+            architecture=architecture,
+            skeleton=skeleton or self._skeleton(architecture),
+            initial=partial(self._initial, architecture, client),
+            device=self.device,
+            validation=None if validation is None else self.samples(validation[client]),
+            method=self.assembly.algorithm.name,
+            published=self._public,
+        )
+
+    def _initial(self, architecture: str, client: int) -> core.Tensors:
+        weights = self.assembly.models.initial(architecture, client)
+        return map_together(partial(moved_to, device=self.device), weights)
+
+    def _round(self, round_: int) -> tuple[core.Setting, FederatedData]:
+        """Return the setting with the round's learning rate, and the round's data."""
+        if self._current[0] != round_:
+            setting, lr = self.assembly.setting, self.assembly.lr(round_)
+            if lr != setting.training.lr:
+                setting = replace(setting, training=replace(setting.training, lr=lr))
+            self._current = round_, (setting, self.assembly.data.at(round_))
+        found: tuple[core.Setting, FederatedData] = self._current[1]
+        return found
+
+    @cached_property
+    def samples(self) -> SampleMaker:
+        """Returns images by their indices, for tests."""
+        return self.assembly.models.samples(self.device)
+
+    @cached_property
+    def _public(self) -> core.Samples | None:
+        """Return the public images if the method requires them."""
+        if not self.assembly.algorithm.requires.public:
+            return None
+        return self.assembly.models.public_samples(self.device)
+
+    @cached_property
+    def training_samples(self) -> SampleMaker:
+        """Returns images by their indices, for training; they may be augmented."""
+        if self.assembly.setting.training.augment.is_identity:
+            return self.samples
+        return self.assembly.models.samples(self.device, training=True)
+
+    def _skeleton(self, architecture: str) -> core.Skeleton:
+        if architecture not in self.skeletons:
+            empty = self.assembly.models.empty(architecture, self.device)
+            if not self.assembly.algorithm.requires.prompts:  # prompts are small anyway
+                size = sum(parameter.numel() for parameter in empty.parameters())
+                check_threads(self.assembly.experiment.threads, size, self.device)
+            self.skeletons[architecture] = core.Skeleton(empty)
+        return self.skeletons[architecture]
+
+
+REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
+"""Report names that trackers accept."""
+
+
+def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
+    """Raise an error if a report or a training loss is not a finite number."""
+    for loss in train_losses:
+        if type(loss) is not float or not math.isfinite(loss):
+            _check_number("client.train_losses holds", loss)
+    for name, value in reports.items():
+        if not isinstance(name, str) or not REPORT.fullmatch(name):
+            raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
+        _check_number(f"client.reports[{name!r}] is", value)
+
+
+def _check_number(subject: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+        kind = NotFinite if isinstance(value, float) else ValueError
+        raise kind(f"{subject} {value!r}, expected a finite number")

@@ -1,0 +1,191 @@
+"""Run the client steps and tests of one experiment in this process; all executors use it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from typing import Any
+
+from fedray import core
+from fedray.counts import Tally, counted
+from fedray.evaluation.splits import splits_of
+from fedray.evaluation.testing import TESTS
+from fedray.federation import NO_TRAFFIC, Counted, Reply
+from fedray.runtime.contexts import Member, StepContexts, Stepped
+from fedray.runtime.isolation import generators
+from fedray.runtime.memory import peak_device_memory
+from fedray.runtime.printing import of_clients
+from fedray.runtime.shares import is_stacked
+from fedray.runtime.stacked import stacked_steps
+from fedray.storage.run import Traffic
+
+
+class GroupRunner(StepContexts):
+    """Runs the client steps of one experiment as pure functions of (state, download)."""
+
+    def run_group(
+        self,
+        name: str,
+        round_: int,
+        members: Sequence[Member],
+        sums: core.Sums | None = None,
+    ) -> list[tuple[Reply, core.ClientState | None]]:
+        """Run the method's step `name` for a group of clients.
+
+        Args:
+            name: a method of the algorithm, `(client, state, down) -> (upload, next state)`; after
+                a slash, a number that changes its random streams.
+            round_: the round.
+            members: the clients; with `sums`, those of a whole subtree of the additions.
+            sums: adds up the uploads, and the replies have none; None: the replies have them.
+
+        Returns:
+            Each client's reply and next state; None if it has none and needs none.
+
+        Raises:
+            ClientError: if a client's step fails, or its upload does not pass the gate.
+            UserError: if the user can correct the cause, for example if memory runs out.
+            OSError: if the disk is full.
+        """
+        stepped: list[Stepped] = []
+        with self.isolation.group(), counted() as tally:
+            try:
+                if is_stacked(self.assembly, name):
+                    stepped.extend(stacked_steps(self, round_, members, tally))
+                else:
+                    stepped.extend(self._steps(name, round_, members, tally))
+            except Exception:
+                self._passed(stepped)  # an earlier client's upload may be wrong, too
+                raise
+        passed, used = self._passed(stepped), peak_device_memory(self.device)
+        if sums is not None:
+            self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
+            passed = [(None, traffic) for _, traffic in passed]
+        results = []
+        for (call, _, state, work, seconds), (upload, traffic) in zip(stepped, passed, strict=True):
+            losses, reports = call.client.train_losses, call.client.reports
+            reply = Reply(
+                upload,
+                traffic,
+                train_loss=losses[-1] if losses else None,
+                reports=reports,
+                seconds=seconds,
+                work=work,
+                device_bytes=used,
+            )
+            results.append((reply, state))
+        return results
+
+    def _steps(
+        self, name: str, round_: int, members: Sequence[Member], tally: Tally
+    ) -> Iterator[Stepped]:
+        """Run the clients' steps one after the other, in a group's isolation."""
+        method_step = self.method_step(name)
+        for client, state, down in members:
+            try:
+                context, start = self.client(client, round_), time.perf_counter()
+                self.isolation.seed(self.seed(name, client, round_))
+                call = core.Call(self.assembly.algorithm, name, context, down)
+                with of_clients(client):
+                    given = self.given(context, state, down)
+                    upload, next_state = method_step(context, given.state, given.down)
+                    work, seconds = tally.take(), time.perf_counter() - start
+                    yield self.stepped(call, upload, next_state, given, work, seconds)
+            except (Exception, SystemExit) as error:
+                raise self.blame(error, name, round_, client) from None
+
+    def _passed(self, stepped: Sequence[Stepped]) -> list[tuple[core.Payload | None, Traffic]]:
+        """Pass the uploads of a group through the gate, together if all are right."""
+        gate = self.assembly.gate
+        uploads = [step.upload for step in stepped if step.upload is not None]
+        calls = [step.call for step in stepped if step.upload is not None]
+        passed: list[tuple[core.Payload, Traffic]] = []
+        try:
+            passed = gate.up_together(uploads, calls)
+        except Exception:  # find out whose it is
+            for upload, call in zip(uploads, calls, strict=True):
+                with self.blamed(call.step, call.client.round, call.client.id):
+                    passed.append(gate.up(upload, call))
+        remaining = iter(passed)
+        return [(None, NO_TRAFFIC) if s.upload is None else next(remaining) for s in stepped]
+
+    def _add(
+        self,
+        sums: core.Sums,
+        clients: Sequence[int],
+        uploads: Sequence[core.Payload | None],
+    ) -> None:
+        """Add a group's uploads to sums."""
+        algorithm, gate = self.assembly.algorithm, self.assembly.gate
+        assert isinstance(algorithm, core.SummingMethod)
+        if len(clients) > 1 and all(upload is not None for upload in uploads):
+            sums.add_rows(clients, gate.summands(algorithm.summands)(uploads))
+            return
+        summand = gate.summand(algorithm.summand)
+        for client, upload in zip(clients, uploads, strict=True):
+            total = core.Total()
+            if upload is not None:
+                total = core.Total((client,), core.check_terms(summand(upload), upload))
+            sums.add(total)
+
+    def test(
+        self,
+        name: str,
+        round_: int,
+        groups: Iterable[Sequence[int]],
+        firsts: Iterable[Member],
+    ) -> Counted:
+        """Run a test of `evaluation.testing` for groups of clients (`shares.groups_of_test`).
+
+        Groups that share a model are tested one after the other with the model of the first one.
+
+        Args:
+            name: the test.
+            round_: the round.
+            groups: the clients; those of a group share model and download.
+            firsts: the first client of each group, with its state and download.
+
+        Raises:
+            ClientError: if the test of a client fails.
+            UserError: if the user can correct the cause, for example if memory runs out.
+        """
+        architectures = self.assembly.models.architectures
+        is_together = core.is_tested_together(self.assembly.algorithm) and name == "evaluate"
+
+        def model(of_group: tuple[Sequence[int], Member]) -> Any:
+            _, (client, _, down) = of_group
+            return (architectures[client], id(down)) if is_together else client
+
+        parts = []
+        for _, same in groupby(zip(groups, firsts, strict=True), model):
+            sharing, members = zip(*same, strict=True)
+            parts += self._test(name, round_, sharing, members[0])
+        return Counted.joined(parts)
+
+    def _test(
+        self, name: str, round_: int, groups: Sequence[Sequence[int]], first: Member
+    ) -> list[Counted]:
+        """Test a model that groups of clients share.
+
+        If a test fails, or draws from the global generators, which each client seeds differently,
+        each client is tested alone.
+        """
+        clients = [*chain.from_iterable(groups)]
+        is_shared = len(clients) > 1
+        try:
+            context = self.client(first.client, round_)
+            splits = splits_of(self.assembly.data.at(round_), groups, self.samples)
+            with of_clients(*clients), self.isolation.step(self.seed(name, first.client)):
+                before = generators(self.device) if is_shared else None
+                given = self.given(context, first.state, first.down)
+                arguments = context, given.state, given.down, splits
+                counts = TESTS[name](self.assembly.algorithm, *arguments)
+                given.check()
+                if before is None or generators(self.device) == before:
+                    return [Counted(clients, counts, peak_device_memory(self.device))]
+        except (Exception, SystemExit) as error:
+            if not is_shared:
+                raise self.blame(error, name, round_, first.client) from None
+        alone = [first._replace(client=client) for client in clients]
+        return [part for one in alone for part in self._test(name, round_, [[one.client]], one)]
