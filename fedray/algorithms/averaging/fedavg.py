@@ -186,7 +186,6 @@ class FedAvg(Averaging, core.LocalTraining):
         if names is None:
             names = self._names[model] = self.shared(model), self.personal(model)
         shared, personal = names
-        # not `save`: the state would keep the memory of the whole model
         tensors = select(client.weights(model), personal) if personal else {}
         update = self.up_type(weights=select(trained.tensors, shared), samples=len(client.train))
         return update, core.ClientState(tensors, local.state.memory)
