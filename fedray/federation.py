@@ -382,15 +382,7 @@ class Federation:
         """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
         for first in range(0, self.plan.clients, WAVE):
             wave = range(first, min(first + WAVE, self.plan.clients))
-            yield self._passed(self.algorithm.downlink(state, wave, server))
-
-    def _passed(self, down: Downlinks) -> Downlinks:
-        """Pass every distinct download of a test through the gate once."""
-        keys, passed = [*map(id, down.values())], dict[int, Payload | None]()
-        for key, payload in zip(keys, down.values(), strict=True):
-            if key not in passed:
-                passed[key] = None if payload is None else self.gate.down(payload)[0]
-        return {client: passed[key] for client, key in zip(down, keys, strict=True)}
+            yield _once(self.gate.down, self.algorithm.downlink(state, wave, server))[0]
 
     def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> Counts:
         """Return the counts of all clients before fine-tuning and after each epoch."""
@@ -403,9 +395,10 @@ class Federation:
         """Return, by name, the counts of each further model that the method declares."""
         if self._cross_evaluated is None:
             return {}
+        down = self.gate.down
         requests = self._cross_evaluated.cross_evaluations(state, exchange.server)
         return {
-            name: [self._test("evaluate", exchange.round, self._passed(model)) for model in models]
+            name: [self._test("evaluate", exchange.round, _once(down, sent)[0]) for sent in models]
             for name, models in requests.items()
         }
 
@@ -525,14 +518,10 @@ def _once(
     gate: Callable[[Payload], tuple[Payload, Traffic]], down: Downlinks
 ) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
     """Pass every distinct payload through the gate once; return payloads and traffic by client."""
-    passed: dict[int, tuple[Payload, Traffic]] = {}
-    payloads: dict[int, Payload | None] = {}
-    traffic: dict[int, Traffic] = {}
-    for client, payload in down.items():
-        if payload is None:
-            payloads[client], traffic[client] = None, Traffic()
-            continue
-        if id(payload) not in passed:
-            passed[id(payload)] = gate(payload)
-        payloads[client], traffic[client] = passed[id(payload)]
+    keys, passed = [*map(id, down.values())], dict[int, tuple[Payload | None, Traffic]]()
+    for key, payload in zip(keys, down.values(), strict=True):
+        if key not in passed:
+            passed[key] = (None, NO_TRAFFIC) if payload is None else gate(payload)
+    payloads = {client: passed[key][0] for client, key in zip(down, keys, strict=True)}
+    traffic = {client: passed[key][1] for client, key in zip(down, keys, strict=True)}
     return payloads, traffic

@@ -97,7 +97,7 @@ class Evaluated:
 
     @cached_property
     def tested(self) -> Answers:
-        """Return the answers of the joined clients on their own images, without idle clients."""
+        """Return the answers of the clients that have joined, on their own images."""
         return self.on(OWN)
 
     def on(self, split: str, clients: ArrayLike | None = None) -> Answers:

@@ -17,11 +17,11 @@ OWN = "test"
 
 
 class HeldOut(NamedTuple):
-    """Images on which a model is tested that clients share, or that one client has.
+    """The images of one split on which the model of one or several clients is tested.
 
     Attributes:
-        passes: the images, in passes through the model: those of some of the clients each, or one
-            with the images that all clients share.
+        passes: the images, in passes through the model: each holds those of some clients, or the
+            only one those that all clients share.
         classes: the classes that predictions are chosen from.
         sizes: the number of images of each client, in the order of the images; None if all clients
             share the images.

@@ -193,12 +193,10 @@ class RayExecutor:
             for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
                     argument = self._share(task, worker, round_, share, *downloads)
-                    ref = (
-                        worker.test.remote(name, argument)
-                        if task == "test"
-                        else worker.run.remote(task, name, argument)
-                    )
-                    calls.append(Sent(worker, share, ref))
+                    if task == "test":
+                        calls.append(Sent(worker, share, worker.test.remote(name, argument)))
+                    else:
+                        calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
