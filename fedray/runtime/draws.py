@@ -57,7 +57,7 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "join.round": (1, 2, 3, 9),
     "wire.up_bits": (2, 4, 8, 32),
     "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
-    "privacy.noise_multiplier": (0.0, 0.01, 1.0),
+    "privacy.noise_multiplier": (0.0, 0.01, 1.0, 3.0),
     "privacy.delta": (1e-5, 0.01),
     "privacy.noise_seed": (0, 7),
     "evaluation.top_k": (None, 2, 5),
@@ -120,7 +120,7 @@ FOLLOWING = (
 """Keys that are drawn with others alone."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 """The bounds that a field may have."""
-COUNTS = (1, 2, 4, 6, 9)
+COUNTS = (2, 4, 6, 9, 13)
 """Numbers of keys that an experiment sets besides its data, network and method."""
 
 
