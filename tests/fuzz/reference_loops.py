@@ -356,14 +356,15 @@ class Loop:
     Args:
         given: the inputs of the run.
         dtype: single or double precision.
+        nudge: not 0 for initial weights of which about the last digit is another.
     """
 
     one_model: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "weights"
 
-    def __init__(self, given: Given, dtype: torch.dtype = torch.float32) -> None:
-        self.given, self.keys = given, given.keys
+    def __init__(self, given: Given, dtype: torch.dtype = torch.float32, nudge: int = 0) -> None:
+        self.given, self.keys, self.nudge = given, given.keys, nudge
         self.dtype = dtype if given.inputs is None else torch.float32
         self.C, self.d, self.clients = given.classes, given.width, given.keys["data"]["clients"]
         self.hp = {k: v for k, v in given.keys["algorithm"].items() if k != "name"}
@@ -389,7 +390,12 @@ class Loop:
         }
 
     def initial(self, client: int) -> Named:
-        return self.real(self.given.initial(client))
+        values, random = self.real(self.given.initial(client)), Draws(self.nudge).torch("nudge")
+        for value in values.values() if self.nudge else ():
+            if value.is_floating_point():
+                noise = torch.randn(value.shape, generator=random, dtype=value.dtype)
+                value.mul_(1 + 3e-7 * noise)
+        return values
 
     def body(self, architecture: str) -> nn.Module:
         _, channels, side, _ = self.given.images.shape
@@ -1795,8 +1801,8 @@ class FedKD(Auxiliary):
 class Public(Loop):
     requires = ("public",)
 
-    def __init__(self, given: Given, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(given, dtype)
+    def __init__(self, given: Given, dtype: torch.dtype = torch.float32, nudge: int = 0) -> None:
+        super().__init__(given, dtype, nudge)
         assert given.public is not None
         images, labels, index = given.public
         self.public_x, self.public_y = self.pixels(images[index]), torch.tensor(labels[index])
