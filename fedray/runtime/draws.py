@@ -300,7 +300,7 @@ def _component(kind: str, random: Generator) -> Tree:
         phase = {"round": 2, "partition": _component("partition", random)}
         tree["phases"] = [phase]
     if kind == "public data" and name != "none":
-        tree = {"name": "share", "fraction": 0.2}
+        tree = {"name": "share", "fraction": 0.2, "labelled": one_of(random, (True, False))}
     return tree
 
 

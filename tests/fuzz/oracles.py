@@ -58,7 +58,7 @@ from fedray.storage.run_folder import RunFolder
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = str(Path(__file__).with_name("networks.py"))
 NETWORKS = ("fuzz_norm", "fuzz_drop", "fuzz_frozen", "fuzz_types")
-FOLDERS = ROOT / "build" / "fuzz"
+FOLDERS = ROOT / "build" / "fuzzing"
 WORDS = ("cat", "dog", "bird", "lorry")
 
 
@@ -66,7 +66,7 @@ def folder_of(name: str, domains: Sequence[str]) -> str:
     """Write images below domains, parts and classes, unless they are there; return the folder."""
     root, random = FOLDERS / name, np.random.default_rng(0)
     for domain in domains:
-        for part, count in (("train", 14), ("test", 6)):
+        for part, count in (("train", 34), ("test", 10)):
             for label, word in enumerate(WORDS):
                 folder = root / domain / part / word
                 folder.mkdir(parents=True, exist_ok=True)

@@ -904,7 +904,7 @@ def sampled_epsilon(sigma: float, rounds: Sequence[tuple[float, int]], delta: fl
         rounds: the share, and the number of noisy sums, of each round.
         delta: delta.
     """
-    best = math.inf if rounds else 0.0
+    best = math.inf
     for a in range(2, 129):
         total = 0.0
         for share, k in rounds:
@@ -921,7 +921,7 @@ def sampled_epsilon(sigma: float, rounds: Sequence[tuple[float, int]], delta: fl
                 terms.append(j * math.log(share) + choose + most)
             total += min(of[a], float(np.logaddexp.reduce(terms)) / (a - 1))
         best = min(best, total + math.log1p(-1 / a) - math.log(delta * a) / (a - 1))
-    return best
+    return max(best, 0.0)
 
 
 # --- one model for all ---------------------------------------------------------------------------
