@@ -104,12 +104,13 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "privacy.noise_multiplier",
         "privacy.delta",
         "privacy.noise_seed",
+        "participation",
     ),
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
-"""Keys that are legal only with others, which are then drawn, too."""
+"""Keys that are legal, or say most, only with others, which are then drawn, too."""
 FOLLOWING = (
     "privacy.clip_norm",
     "privacy.noise_multiplier",

@@ -831,7 +831,8 @@ class Loop:
             steps, phases = self.records[-1].steps, self.given.phases
             self.given.phases = [(0, self.split(r))]
             for _ in self.tune(net, i, r):
-                epochs.append(self.answers(i, net, i, r))
+                with torch.random.fork_rng(devices=[]):  # dropout goes on where it was
+                    epochs.append(self.answers(i, net, i, r))
             self.given.phases = phases
             self.records[-1].steps = steps  # of tests, which are not counted
             if epochs[0]["test"].own.total:
