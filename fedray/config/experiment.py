@@ -355,7 +355,7 @@ class Experiment(Frozen):
     """Schedule of `lr` over rounds: constant, steps or cosine, each with an optional warm-up."""
     optimizer: Annotated[Component, Chosen("optimizer", "sgd"), METHOD] = default_entry("sgd")
     """Optimizer of clients, with its parameters: sgd, adam or adamw."""
-    clip_grad_norm: Annotated[float | None, METHOD] = Field(None, gt=0, le=1e6)
+    clip_grad_norm: Annotated[float | None, METHOD] = Field(None, gt=0)
     """Maximal norm of all gradients of a step as one vector; None: no clipping."""
     shuffle: StrictBool = True
     """Whether images are shuffled in every epoch (the official code: false)."""

@@ -57,7 +57,7 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "join.round": (1, 2, 3, 9),
     "wire.up_bits": (2, 4, 8, 32),
     "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
-    "privacy.noise_multiplier": (0.0, 0.01, 1.0),
+    "privacy.noise_multiplier": (0.0, 0.01, 1.0, 3.0),
     "privacy.delta": (1e-5, 0.01),
     "evaluation.top_k": (None, 2, 5),
     "model.feature_dim": (None, 8, 16, 200),
@@ -98,17 +98,22 @@ NOT_DRAWN = (
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
-    "privacy.mode": ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta"),
+    "privacy.mode": (
+        "privacy.clip_norm",
+        "privacy.noise_multiplier",
+        "privacy.delta",
+        "participation",
+    ),
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
-"""Keys that are legal only with others, which are then drawn, too."""
+"""Keys that are legal, or say most, only with others, which are then drawn, too."""
 FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
 """Keys that are drawn with others alone."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 """The bounds that a field may have."""
-COUNTS = (1, 2, 4, 6, 9)
+COUNTS = (2, 4, 6, 9, 13)
 """Numbers of keys that an experiment sets besides its data, network and method."""
 
 
@@ -288,7 +293,7 @@ def _component(kind: str, random: Generator) -> Tree:
         phase = {"round": 2, "partition": _component("partition", random)}
         tree["phases"] = [phase]
     if kind == "public data" and name != "none":
-        tree = {"name": "share", "fraction": 0.2}
+        tree = {"name": "share", "fraction": 0.2, "labelled": one_of(random, (True, False))}
     return tree
 
 

@@ -11,10 +11,12 @@ effect     a key that is set changes a number
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +58,7 @@ from fedray.storage.run_folder import RunFolder
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = str(Path(__file__).with_name("networks.py"))
 NETWORKS = ("fuzz_norm", "fuzz_drop", "fuzz_frozen", "fuzz_types")
-FOLDERS = ROOT / "build" / "fuzz"
+FOLDERS = ROOT / "build" / "fuzzing"
 WORDS = ("cat", "dog", "bird", "lorry")
 
 
@@ -64,7 +66,7 @@ def folder_of(name: str, domains: Sequence[str]) -> str:
     """Write images below domains, parts and classes, unless they are there; return the folder."""
     root, random = FOLDERS / name, np.random.default_rng(0)
     for domain in domains:
-        for part, count in (("train", 14), ("test", 6)):
+        for part, count in (("train", 34), ("test", 10)):
             for label, word in enumerate(WORDS):
                 folder = root / domain / part / word
                 folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +85,7 @@ CLIP = {"image_size": 32}
 SCOPE = Scope(
     data=(DIGITS, DIGITS, SHAPES, FOLDER, {**DOMAINS, "image_size": 8}),
     clip_data=(SMALL_CLIP, {**FOLDER, **CLIP}, {**DOMAINS, **CLIP}),
-    networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS),
+    networks=("mlp", "mlp", "cnn2", "cnn3", "digits", "unet_tiny", *NETWORKS),
     plugins=tuple(Plugin(**plugin) for plugin in with_read_plugins({}, (), [PLUGIN])["plugins"]),
 )
 DIVERGED = ("NaN", "nan", "infinity", "inf", "not finite", "became")
@@ -193,7 +195,58 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         yield f"the best round is {run.best}, not {best}"
     if run.final is None or run.final.round != final:
         yield f"the final round is {run.final}, not {final}"
+        if "accuracy_hm" in values:
+            b, n = values["accuracy_base"], values["accuracy_novel"]
+            if abs(values["accuracy_hm"] * (b + n) - 2 * b * n) > 1e-12:
+                yield f"round {r}: accuracy_hm is {values['accuracy_hm']}, of {b} and {n}"
+        dice = [v for k, v in values.items() if k.startswith("dice_") and "background" not in k]
+        if "dice" in values and abs(np.mean(dice) - values["dice"]) > 1e-12:
+            yield f"round {r}: dice is {values['dice']}, of classes {dice}"
+    yield from spent(e, played)
     yield from roles(e, played.assembly)
+    yield from hashes(played.assembly.data)
+
+
+def spent(e: Experiment, played: Played) -> Iterator[str]:
+    """Look whether epsilon follows from the releases."""
+    path = RunFolder(played.folder).releases.path
+    lines = path.read_text().splitlines() if path.exists() else []
+    releases: dict[tuple[int, str], Any] = {}
+    for line in map(json.loads, lines):
+        key = line["round"], line["step"]
+        releases[key] = None if line.get("void") else line
+    for done in played.run.rounds:
+        if "epsilon" not in done.metrics:
+            continue
+        past = [one for (r, _), one in releases.items() if r <= done.round and one]
+        for one in (one for one in past if one["round"] == done.round):
+            if not {*one["clients"]} <= {*done.participants}:
+                yield f"round {done.round}: {one['clients']} release without taking part"
+        p, times = e.privacy, Counter(i for one in past for i in one["clients"])
+        known = reference.epsilon_of(p.noise_multiplier, max(times.values(), default=0), p.delta)
+        found = done.metrics["epsilon_known_participants"]
+        if abs(found - known) > 1e-3 * known + 1e-6:
+            yield f"round {done.round}: epsilon_known_participants is {found}, not {known}"
+        steps = Counter((one["round"], one["sample"], one["of"]) for one in past)
+        rounds = [(m / n, k) for (_, m, n), k in steps.items()]
+        whole = reference.sampled_epsilon(p.noise_multiplier, rounds, p.delta)
+        total, bound = done.metrics["epsilon"], known if p.mode == "local" else min(known, whole)
+        if not bound / 2 <= total <= bound * 1.001 + 1e-6:
+            yield f"round {done.round}: epsilon is {total}, where {bound} bounds it"
+
+
+def hashes(data: Any) -> Iterator[str]:
+    """Look whether other images, or other roles of them, have another hash."""
+    for name in ("images", "labels"):
+        values = getattr(data.images, name)
+        other = dataclasses.replace(data.images, sha256="", **{name: values[::-1]})
+        if other.sha256 == data.images.sha256 and not np.array_equal(values, values[::-1]):
+            yield f"other {name} have the same hash"
+    for name in ("train", "test", "validation"):
+        parts = getattr(data, name) or ()
+        other = dataclasses.replace(data, **{name: tuple(part[1:] for part in parts) or None})
+        if any(map(len, parts)) and other.sha256 == data.sha256:
+            yield f"other images of {name} have the same hash"
 
 
 def roles(e: Experiment, assembly: Assembly) -> Iterator[str]:
@@ -231,6 +284,9 @@ def roles(e: Experiment, assembly: Assembly) -> Iterator[str]:
         if data.base is not None and (labels[trains] >= data.base).any():
             yield f"{where}: a client trains on a novel class"
         yield from bounds(e, where, phase, labels)
+        yield from shared_sets(e, where, phase, tests)
+        if data.public is not None and data.public.is_labelled != (data.public.labels >= 0).all():
+            yield "public labels are there, and may not be read, or the other way round"
         if data.public is not None and data.public.images is data.images:
             taken = np.concatenate([trains, tests, held])
             if np.intersect1d(data.public.index, taken).size:
@@ -243,6 +299,20 @@ def roles(e: Experiment, assembly: Assembly) -> Iterator[str]:
             yield f"{len(held & other)} validation images are training images of a phase"
 
 
+def shared_sets(e: Experiment, where: str, phase: Any, tests: np.ndarray) -> Iterator[str]:
+    """Look at the images that all models are tested on."""
+    domains, labels = phase.images.domains, np.asarray(phase.images.labels)
+    for name, shared in phase.eval_sets.items():
+        if name == "everybody":
+            expected = tests
+        elif name.startswith("domain:"):
+            expected = tests[domains.ids[tests] == domains.names.index(name[7:])]
+        else:
+            expected = shared.index[np.isin(labels[shared.index], shared.classes)]
+        if e.data.partition.name != "dominant_class" and not np.array_equal(shared.index, expected):
+            yield f"{where}: {name} holds other images than the clients' tests"
+
+
 def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterator[str]:
     """Look at what the partition promises of the first phase."""
     if where != "phase of round 0" or e.data.test == "official":
@@ -252,7 +322,20 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
         np.concatenate(parts).astype(int)
         for parts in zip(phase.train, phase.test, held, strict=True)
     ]
-    classes = [len(np.unique(labels[part])) for part in whole]
+    counts = np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in whole])
+    classes, sizes, rest = (counts > 0).sum(1), counts.sum(1), counts.cumsum(1) - counts
+    if e.data.shots is not None and counts.sum(0).max() > e.data.shots:
+        yield f"there are {counts.sum(0).max()} shots of a class"
+    if p.name == "dirichlet" and p.params.alpha >= 100:  # six deviations of a share
+        gap = np.abs(counts - counts.mean(0)).max(0) - 0.6 * counts.sum(0) / len(counts)
+        if (gap > 1).any():
+            yield f"alpha of {p.params.alpha} gives counts {counts.tolist()}"
+    if p.name == "fedtsp_dirichlet" and p.params.variant == "official":
+        full = rest >= sizes.sum() / len(counts)
+        if (counts[full] > 0).any():
+            yield f"a client that holds its share gets more images: {counts.tolist()}"
+    if p.name == "fedtsp_dirichlet" and p.params.variant == "exact" and np.ptp(sizes) > 1:
+        yield f"sizes are {sizes.tolist()}"
     if p.name == "dirichlet" and min(map(len, whole)) < p.params.min_samples:
         yield f"a client has {min(map(len, whole))} images, fewer than min_samples"
     if p.name == "classes" and max(classes) > p.params.classes_per_client:
@@ -263,7 +346,8 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
 
 def kept(drawn: Drawn, played: Played) -> Iterator[str]:
     """Test saved models again; rounding may decide one image, because batches are others."""
-    if drawn.experiment.keep.models == "none" or played.assembly.data.base is not None:
+    is_left_out = played.assembly.data.base is not None or played.assembly.models.dense
+    if drawn.experiment.keep.models == "none" or is_left_out:
         return
     models = fedray.load(played.folder).models()
     done = played.run.rounds[models.facts.round]
@@ -434,8 +518,9 @@ def is_referenced(e: Experiment, assembly: Assembly) -> bool:
         and ({*assembly.models.architectures} <= {*reference.BODIES, *NETWORKS} or is_prompted)
         and assembly.data.base is None
         and e.precision == "float32"
-        and e.stacked == 1
-        and e.data.augment.name == "none"
+        and (e.stacked == 1 or not (is_prompted or e.model.group == "fuzz_drop"))
+        and (e.data.augment.name == "none" or not is_prompted)
+        and e.data.augment.name in ("none", *reference.AUGMENTATIONS)
         and not assembly.models.dense
     )
 
@@ -447,14 +532,29 @@ def is_off(value: float, single: float, double: float) -> bool:
     return abs(value - double) > 20 * abs(single - double) + 1e-5 * max(1.0, abs(double))
 
 
+NUDGES = range(1, 9)
+"""Runs from slightly other weights that may explain a difference by a branch near a kink."""
+
+
 def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
-    loops = []
-    for dtype in (torch.float32, torch.float64):
+    method = reference.METHODS[drawn.experiment.algorithm.name]
+
+    def run(dtype: torch.dtype, nudge: int = 0) -> reference.Loop:
         with torch.random.fork_rng(devices=[]):
-            loop = reference.METHODS[drawn.experiment.algorithm.name](given(played.assembly), dtype)
+            loop = method(given(played.assembly), dtype, nudge)
             loop.run()
-        loops.append(loop)
-    single, double = loops
+        return loop
+
+    double = run(torch.float64)
+    wrong = [*compared(played, run(torch.float32), double)]
+    for nudge in NUDGES if wrong else ():
+        if not any(compared(played, run(torch.float64, nudge), double)):
+            return
+    yield from wrong
+
+
+def compared(played: Played, single: reference.Loop, double: reference.Loop) -> Iterator[str]:
+    """Compare a run with the reference, within how far its two loops are apart."""
     for done, one, two in zip(played.run.rounds, single.records, double.records, strict=True):
         where = f"round {done.round}"
         for name, sent, bytes_ in (("up", done.up, one.up), ("down", done.down, one.down)):

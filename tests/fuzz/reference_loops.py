@@ -15,13 +15,14 @@ import copy
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import log_ndtr
 from torch import Tensor, nn
 
 Named = dict[str, Tensor]
@@ -110,6 +111,23 @@ class Draws:
     def numpy(self, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
         return np.random.default_rng(self.number(purpose, round_, client))
 
+
+# --- augmentation --------------------------------------------------------------------------------
+
+
+def flip_crop(x: Tensor, keys: Mapping[str, Any], random: torch.Generator) -> Tensor:
+    """Cut each image out of one with black edges, and mirror one of two on average."""
+    p, (height, width) = keys["padding"], x.shape[2:]
+    rows, columns = (torch.randint(-p, p + 1, (2, len(x), 1), generator=random) + p).tolist()
+    mirrored = (torch.rand(len(x), 1, generator=random) < 0.5).tolist()
+    views = []
+    for image, (row,), (column,), (flip,) in zip(x, rows, columns, mirrored, strict=True):
+        view = F.pad(image, (p, p, p, p))[:, row : row + height, column : column + width]
+        views.append(view.flip(2) if flip else view)
+    return torch.stack(views)
+
+
+AUGMENTATIONS = {"flip_crop": flip_crop}
 
 # --- networks ------------------------------------------------------------------------------------
 
@@ -338,14 +356,15 @@ class Loop:
     Args:
         given: the inputs of the run.
         dtype: single or double precision.
+        nudge: not 0 for initial weights of which about the last digit is another.
     """
 
     one_model: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "weights"
 
-    def __init__(self, given: Given, dtype: torch.dtype = torch.float32) -> None:
-        self.given, self.keys = given, given.keys
+    def __init__(self, given: Given, dtype: torch.dtype = torch.float32, nudge: int = 0) -> None:
+        self.given, self.keys, self.nudge = given, given.keys, nudge
         self.dtype = dtype if given.inputs is None else torch.float32
         self.C, self.d, self.clients = given.classes, given.width, given.keys["data"]["clients"]
         self.hp = {k: v for k, v in given.keys["algorithm"].items() if k != "name"}
@@ -371,7 +390,12 @@ class Loop:
         }
 
     def initial(self, client: int) -> Named:
-        return self.real(self.given.initial(client))
+        values, random = self.real(self.given.initial(client)), Draws(self.nudge).torch("nudge")
+        for value in values.values() if self.nudge else ():
+            if value.is_floating_point():
+                noise = torch.randn(value.shape, generator=random, dtype=value.dtype)
+                value.mul_(1 + 3e-7 * noise)
+        return values
 
     def body(self, architecture: str) -> nn.Module:
         _, channels, side, _ = self.given.images.shape
@@ -457,6 +481,14 @@ class Loop:
             parts[-2:] = [torch.cat(parts[-2:])]
         return parts
 
+    def seen_as(self, index: Tensor, random: torch.Generator) -> Tensor:
+        """Return the training images at some positions, augmented if the run augments them."""
+        choice = self.keys["data"]["augment"]
+        if choice["name"] == "none":
+            return self.x[index]
+        images = torch.from_numpy(np.array(self.given.images))[index]
+        return self.pixels(AUGMENTATIONS[choice["name"]](images, choice, random).numpy())
+
     def optimizer(self, learn: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
         p = self.keys["optimizer"]
         if p["name"] == "sgd":
@@ -505,6 +537,7 @@ class Loop:
         keys = self.keys
         train = torch.from_numpy(self.split(round_).train[client])
         x, y = (self.x[train], self.y[train]) if images is None else images
+        views = self.draws.torch("augment", round_, client) if images is None else None
         lr = changes.get("lr", self.lr(round_))
         size = changes.get("size", keys["batch_size"])
         clip = changes.get("clip", keys["clip_grad_norm"])
@@ -534,9 +567,10 @@ class Loop:
             for part in parts:
                 if decay is not None:
                     steps.param_groups[0]["lr"] = lr * decay(done / total)
+                batch = self.seen_as(train[part], views) if views is not None else x[part]
                 for _ in range(repeat):
                     steps.zero_grad()
-                    value = loss(x[part], y[part], part)
+                    value = loss(batch, y[part], part)
                     value.backward()
                     before()
                     if clip is not None:
@@ -777,7 +811,8 @@ class Loop:
         return found
 
     def confusion(self, net: Any, index: np.ndarray, client: int) -> Confusion:
-        parts = [self.predict(net, x, client) for x in self.x[index].split(500)]
+        batches = self.x[index].split(500) if len(index) else ()
+        parts = [self.predict(net, x, client) for x in batches]
         logits = torch.cat(parts) if parts else torch.zeros(0, self.C)
         self.records[-1].logits.append(logits.double())
         return Confusion(logits, self.y[index], self.C, self.keys["evaluation"]["top_k"])
@@ -791,15 +826,12 @@ class Loop:
             self.download_for_test(i)
             epochs = [self.answers(i, net, i, r)]
             self.seed("finetune", i)
-            steps = self.records[-1].steps
-            for epoch in range(self.keys["finetune_epochs"]):
-                options = {"epochs": 1, "lr": self.keys["lr"]}
-                later = r + 1 + epoch
-                phase = self.given.phases
-                self.given.phases = [(0, self.split(r))]
-                self.train(net, i, later, learn=lambda n: n.startswith("head."), **options)
-                self.given.phases = phase
-                epochs.append(self.answers(i, net, i, r))
+            steps, phases = self.records[-1].steps, self.given.phases
+            self.given.phases = [(0, self.split(r))]
+            for _ in self.tune(net, i, r):
+                with torch.random.fork_rng(devices=[]):  # dropout goes on where it was
+                    epochs.append(self.answers(i, net, i, r))
+            self.given.phases = phases
             self.records[-1].steps = steps  # of tests, which are not counted
             if epochs[0]["test"].own.total:
                 scores.append(epochs)
@@ -817,6 +849,13 @@ class Loop:
             found["validation/finetuned_accuracy"] = np.mean([e[-1] for e in each])
             found["validation/finetuned_accuracy_best"] = np.mean([max(e) for e in each])
         return {name: float(value) for name, value in found.items()}
+
+    def tune(self, net: Any, client: int, r: int) -> Iterator[None]:
+        """Train the head after the last round; pause after each epoch."""
+        for epoch in range(self.keys["finetune_epochs"]):
+            options = {"epochs": 1, "lr": self.keys["lr"]}
+            self.train(net, client, r + 1 + epoch, learn=lambda n: n.startswith("head."), **options)
+            yield
 
     def download_for_test(self, client: int) -> None:
         """Do nothing: what tests are sent is not counted."""
@@ -837,6 +876,51 @@ def quantised(value: Tensor, bits: int) -> Tensor:
     step = rows.abs().amax(1, keepdim=True) / levels
     codes = torch.round(rows / step.where(step > 0, torch.ones_like(step)))
     return (codes.clamp(-levels, levels) * step).to(value.dtype).reshape(value.shape)
+
+
+# --- privacy -------------------------------------------------------------------------------------
+
+
+def epsilon_of(sigma: float, times: int, delta: float) -> float:
+    """Return epsilon of some Gaussian mechanisms of which each replaces a client (Balle, Wang)."""
+    if not times:
+        return 0.0
+    mu, low, high = 2 * math.sqrt(times) / sigma, 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        first = log_ndtr(mu / 2 - middle / mu)
+        second = middle + log_ndtr(-mu / 2 - middle / mu)
+        exceeds = first > second and first + math.log1p(-math.exp(second - first)) > math.log(delta)
+        low, high = (middle, high) if exceeds else (low, middle)
+    return high
+
+
+def sampled_epsilon(sigma: float, rounds: Sequence[tuple[float, int]], delta: float) -> float:
+    """Return a bound of epsilon when rounds draw a share of the clients (Wang et al., Theorem 9).
+
+    Args:
+        sigma: the noise multiplier.
+        rounds: the share, and the number of noisy sums, of each round.
+        delta: delta.
+    """
+    best = math.inf
+    for a in range(2, 129):
+        total = 0.0
+        for share, k in rounds:
+            of = [2 * k * j / sigma**2 for j in range(a + 1)]
+            if share == 1:
+                total += of[a]
+                continue
+            terms = [0.0]
+            for j in range(2, a + 1):
+                choose = math.lgamma(a + 1) - math.lgamma(j + 1) - math.lgamma(a - j + 1)
+                most = math.log(2) + (j - 1) * of[j]
+                if j == 2 and of[2] < 0.6:
+                    most = math.log(4 * math.expm1(of[2]))
+                terms.append(j * math.log(share) + choose + most)
+            total += min(of[a], float(np.logaddexp.reduce(terms)) / (a - 1))
+        best = min(best, total + math.log1p(-1 / a) - math.log(delta * a) / (a - 1))
+    return max(best, 0.0)
 
 
 # --- one model for all ---------------------------------------------------------------------------
@@ -1119,15 +1203,41 @@ class FedETF(FedAvg):
     def logits(self, net: Any, x: Tensor, scale: Tensor) -> Tensor:
         return F.normalize(net(x)[1], dim=1, eps=1e-8) @ self.simplex.T * scale
 
-    def work(self, client: int, round_: int) -> Upload:
-        net, s = self.start(client), self.scale.clone()
+    def learn_balanced(self, net: Any, s: Tensor, client: int, round_: int, **options: Any) -> None:
         held = self.y[self.split(round_).train[client]]
         prior = torch.bincount(held, minlength=self.C).clamp_min(1).to(self.dtype).log()
 
         def loss(x: Tensor, y: Tensor, _: Tensor) -> Tensor:
             return F.cross_entropy(self.logits(net, x, s) + prior, y)
 
-        self.fit(net, client, round_, loss, extra=[s])
+        self.fit(net, client, round_, loss, extra=[s], **options)
+
+    def tune(self, net: Any, client: int, r: int) -> Iterator[None]:
+        """Train all for a round, then copies of the simplex and the head in turn."""
+        simplex, scale, p = self.simplex, self.scale, self.hp
+        self.scale = scale.clone()
+        self.learn_balanced(net, self.scale, client, r + 1, lr=self.keys["lr"])
+
+        def loss(x: Tensor, y: Tensor, _: Tensor) -> Tensor:
+            return F.cross_entropy(self.logits(net, x, self.scale), y)
+
+        for turn in range(self.keys["finetune_epochs"]):
+            self.simplex = self.simplex.clone()
+            later, epochs = r + 2 + 2 * turn, p["per_epochs"]
+            self.fit(
+                net, client, later, loss, learn=lambda _: False, extra=[self.simplex],
+                optimizer=torch.optim.SGD, epochs=epochs, lr=p["per_simplex_lr"],
+            )  # fmt: skip
+            self.fit(
+                net, client, later + 1, loss, learn=lambda n: n.startswith("head."),
+                epochs=epochs, lr=p["per_head_lr"],
+            )  # fmt: skip
+            yield
+        self.simplex, self.scale = simplex, scale
+
+    def work(self, client: int, round_: int) -> Upload:
+        net, s = self.start(client), self.scale.clone()
+        self.learn_balanced(net, s, client, round_)
         return {**self.finish(net, client, round_), "extra.scale": ("weights", s.detach())}
 
     def server(self, uploads: Mapping[int, Upload]) -> None:
@@ -1690,8 +1800,8 @@ class FedKD(Auxiliary):
 class Public(Loop):
     requires = ("public",)
 
-    def __init__(self, given: Given, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(given, dtype)
+    def __init__(self, given: Given, dtype: torch.dtype = torch.float32, nudge: int = 0) -> None:
+        super().__init__(given, dtype, nudge)
         assert given.public is not None
         images, labels, index = given.public
         self.public_x, self.public_y = self.pixels(images[index]), torch.tensor(labels[index])

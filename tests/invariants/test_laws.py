@@ -17,9 +17,11 @@ from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import algorithms
 from fedray.core.algorithm import SERVER_STEPS
 from fedray.errors import FedrayError, ServerError, one_line
+from fedray.runtime import conformance
 from fedray.runtime.conformance import (
     LAWS,
     Subject,
+    check_drawn,
     check_dropout,
     check_equal,
     check_resume,
@@ -105,6 +107,11 @@ def test_a_method_that_breaks_a_law_is_found(method):
     with pytest.raises(FedrayError) as raised:
         law.check(broken, None)
     assert words in one_line(raised.value)
+
+
+def test_a_drawn_experiment_that_diverges_breaks_no_law(monkeypatch):
+    monkeypatch.setattr(conformance, "DRAWN", (1,))
+    check_drawn(subject("fedtgp"))
 
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "fedetf"])
