@@ -11,7 +11,6 @@ effect     a key that is set changes a number
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import subprocess
 import sys
@@ -208,27 +207,23 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
 
 
 def spent(e: Experiment, played: Played) -> Iterator[str]:
-    """Look whether epsilon follows from the releases."""
-    path = RunFolder(played.folder).releases.path
-    lines = path.read_text().splitlines() if path.exists() else []
-    releases: dict[tuple[int, str], Any] = {}
-    for line in map(json.loads, lines):
-        key = line["round"], line["step"]
-        releases[key] = None if line.get("void") else line
+    """Look whether epsilon follows from the clients whose uploads had noise."""
+    p, past = e.privacy, list[tuple[int, float, Sequence[int]]]()
     for done in played.run.rounds:
+        joined = e.data.clients - (e.join.clients if done.round < e.join.round else 0)
+        for clients in done.noised:
+            is_drawn = {*clients} <= {*done.participants}
+            share = len(done.participants) / joined if is_drawn else 1.0
+            past.append((done.round, share, clients))
         if "epsilon" not in done.metrics:
             continue
-        past = [one for (r, _), one in releases.items() if r <= done.round and one]
-        for one in (one for one in past if one["round"] == done.round):
-            if not {*one["clients"]} <= {*done.participants}:
-                yield f"round {done.round}: {one['clients']} release without taking part"
-        p, times = e.privacy, Counter(i for one in past for i in one["clients"])
+        times = Counter(i for _, _, clients in past for i in clients)
         known = reference.epsilon_of(p.noise_multiplier, max(times.values(), default=0), p.delta)
         found = done.metrics["epsilon_known_participants"]
         if abs(found - known) > 1e-3 * known + 1e-6:
             yield f"round {done.round}: epsilon_known_participants is {found}, not {known}"
-        steps = Counter((one["round"], one["sample"], one["of"]) for one in past)
-        rounds = [(m / n, k) for (_, m, n), k in steps.items()]
+        steps = Counter((r, share) for r, share, _ in past)
+        rounds = [(share, k) for (_, share), k in steps.items()]
         whole = reference.sampled_epsilon(p.noise_multiplier, rounds, p.delta)
         total, bound = done.metrics["epsilon"], known if p.mode == "local" else min(known, whole)
         if not bound / 2 <= total <= bound * 1.001 + 1e-6:

@@ -120,7 +120,7 @@ def test_dropout_in_tests_that_are_not_isolated_is_found(monkeypatch, method):
         def step(self, seed):
             return nullcontext()
 
-    monkeypatch.setattr("fedray.runtime.groups.Isolation", OnlySteps)
+    monkeypatch.setattr("fedray.runtime.contexts.Isolation", OnlySteps)
     with pytest.raises(Violation):
         check_dropout(subject(method))
 
