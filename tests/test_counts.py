@@ -7,7 +7,7 @@ import torch
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core.training import batch_sizes
-from fedray.counts import counted
+from fedray.counts import Tallied, counted
 from fedray.storage.run import Work
 
 EPOCHS = 2
@@ -109,6 +109,6 @@ def test_a_clients_steps_are_not_the_servers():
 
 def test_the_work_of_clients_and_rounds():
     first, second = Work(2, 20, 10), Work(3, 30, 4)
-    assert first.then(second) == Work(5, 50, 10)
+    assert Tallied(2, 20, 10).then(Tallied(3, 30, 4)) == Tallied(5, 50, 10)
     assert Work.total([first, second, Work(0, 7, 0)]) == Work(5, 57, 7)
     assert Work.total([]) == Work()

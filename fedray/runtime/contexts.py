@@ -179,7 +179,8 @@ class StepContexts:
         self.isolation = Isolation(device)
         self._empty: dict[int, core.ClientState] = {}  # first states without tensors
         self._current: tuple[int, Any] = (-1, None)
-        self._sent: tuple[Callable[[], object], Sent] = (lambda: None, (None, ()))
+        self._sent: tuple[Callable[[], object], Sent]
+        self._forget()
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
         if assembly.algorithm.requires.prompts:
@@ -241,7 +242,7 @@ class StepContexts:
     def blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
         """Return a failure as one of this client, unless it is the user's or the machine's."""
         self.skeletons.clear()  # the step may have changed the models
-        self._sent = (lambda: None, (None, ()))  # and written into the download
+        self._forget()  # and written into the download
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
         where = f"client {client}, round {round_}, step {step}"
@@ -265,12 +266,17 @@ class StepContexts:
         if down is None:
             return None, ()
         if self._sent[0]() is not down:
-            placed = down
+            placed = None  # on the CPU, the download itself, which must not be kept alive
             if self.device.type != "cpu":
                 placed = down.copied(lambda tensor: tensor.to(self.device))
-            guard = ReadOnly("its download", vars(placed))
-            self._sent = weakref.ref(down), (placed, (guard,))
-        return self._sent[1]
+            guard = ReadOnly("its download", vars(placed or down))
+            self._sent = weakref.ref(down, self._forget), (placed, (guard,))
+        placed, guards = self._sent[1]
+        return placed or down, guards
+
+    def _forget(self, _: object = None) -> None:
+        """Forget the last download."""
+        self._sent = (lambda: None, (None, ()))
 
     def _state_or_first(
         self, context: core.Client, state: core.ClientState | None

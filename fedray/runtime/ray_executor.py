@@ -189,14 +189,15 @@ class RayExecutor:
             max_clients = max_clients if task == "test" else max(1, max_clients // group_size)
             shares = shares_of_groups(groups, seconds, len(workers), max_clients)
         calls = []
-        for calls_of_turn in zip_longest(*shares):
-            for worker, share in zip(workers, calls_of_turn, strict=True):
-                if share is not None:
-                    argument = self._share(task, worker, round_, share, *downloads)
-                    if task == "test":
-                        calls.append(Sent(worker, share, worker.test.remote(name, argument)))
-                    else:
-                        calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
+        turns = (zip(workers, turn, strict=True) for turn in zip_longest(*shares))
+        for worker, share in chain.from_iterable(turns):
+            if share is None:
+                continue
+            argument = self._share(task, worker, round_, share, *downloads)
+            if task == "test":
+                calls.append(Sent(worker, share, worker.test.remote(name, argument)))
+            else:
+                calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
