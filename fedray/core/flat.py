@@ -38,10 +38,12 @@ class Layout:
         forms: name, type and shape of each tensor, in order.
         places: the place of each tensor by name.
         sizes: type and length of each vector.
+        structure: name, type and shape of each tensor, as of any mapping (`structure_of`).
     """
 
     def __init__(self, forms: Sequence[Form]) -> None:
         self.forms = tuple(forms)
+        self.structure = tuple((n, (dtype, torch.Size(shape))) for n, dtype, shape in forms)
         self.places: dict[str, Slot] = {}
         lengths: dict[torch.dtype, int] = {}
         for name, dtype, shape in self.forms:

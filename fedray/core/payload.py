@@ -312,7 +312,7 @@ class Payload:
 def structure_of(value: Any) -> object:
     """Return dtypes and shapes of a value, equal for alike values; None for a number."""
     if isinstance(value, Flat):
-        return value.layout
+        return value.layout.structure
     if isinstance(value, Tensor):
         return value.dtype, value.shape
     if is_tree(value):
