@@ -19,7 +19,7 @@ from fedray.core.stacked import Stretch, runs_of_epoch, stacks_of
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
-from fedray.runtime import clients
+from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import small_experiment
 from fedray.runtime.traces import Trace, compare_traces, serial, trace
@@ -67,13 +67,13 @@ def last(method: str, *sets: tuple[str, Any]) -> list[Trace]:
 def trained(monkeypatch) -> list[int]:
     """How many clients were trained together, each time."""
     together: list[int] = []
-    train = clients.train_stacked
+    train = stacked.train_stacked
 
     def count(*args: Any) -> Any:
         together.append(len(args[-1]))
         return train(*args)
 
-    monkeypatch.setattr(clients, "train_stacked", count)
+    monkeypatch.setattr(stacked, "train_stacked", count)
     return together
 
 
