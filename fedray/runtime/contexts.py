@@ -27,6 +27,7 @@ from fedray.errors import (
     definition_line,
     plugin_line,
 )
+from fedray.models import Classifier
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -175,7 +176,8 @@ class StepContexts:
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         self.assembly = assembly
         self.device = device
-        self.skeletons: dict[str, core.Skeleton] = {}
+        self._skeletons: dict[str, core.Skeleton] = {}
+        self._templates: dict[str, Classifier] = {}
         self.isolation = Isolation(device)
         self._empty: dict[int, core.ClientState] = {}  # first states without tensors
         self._current: tuple[int, Any] = (-1, None)
@@ -241,7 +243,8 @@ class StepContexts:
 
     def blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
         """Return a failure as one of this client, unless it is the user's or the machine's."""
-        self.skeletons.clear()  # the step may have changed the models
+        self._skeletons.clear()  # the step may have changed the models
+        self._templates.clear()
         self._forget()  # and written into the download
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
@@ -352,13 +355,22 @@ class StepContexts:
         return self.assembly.models.samples(self.device, training=True)
 
     def _skeleton(self, architecture: str) -> core.Skeleton:
-        if architecture not in self.skeletons:
+        if architecture not in self._skeletons:
             empty = self.assembly.models.empty(architecture, self.device)
             if not self.assembly.algorithm.requires.prompts:  # prompts are small anyway
                 size = sum(parameter.numel() for parameter in empty.parameters())
                 check_threads(self.assembly.experiment.threads, size, self.device)
-            self.skeletons[architecture] = core.Skeleton(empty)
-        return self.skeletons[architecture]
+            self._skeletons[architecture] = core.Skeleton(empty)
+        return self._skeletons[architecture]
+
+    def template(self, architecture: str) -> Classifier:
+        """Return a model for stacked training, whose tensors are replaced.
+
+        It is not that of tests, whose features of texts come from other kernels.
+        """
+        if architecture not in self._templates:
+            self._templates[architecture] = self.assembly.models.empty(architecture, self.device)
+        return self._templates[architecture]
 
 
 REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")

@@ -58,7 +58,9 @@ def stacked_steps(
     method, clients = runtime.assembly.algorithm, [member.client for member in members]
     assert isinstance(method, core.LocalTraining)
     start, streams = time.perf_counter(), runtime.assembly.streams
-    _ = runtime.training_samples  # build it now: building data or models may draw random numbers
+    _ = runtime.training_samples  # build data and models now, which may draw random numbers
+    for client in clients:
+        runtime.template(runtime.assembly.models.architectures[client])
     runtime.isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
     with of_clients(*clients), _refuse_draws(runtime):
         begun, alike = dict[object, Begun](), dict[object, list[Begun]]()
@@ -126,7 +128,9 @@ def _train_together(
     rows = core.Flat(begun[0].weights.layout, [*map(torch.stack, vectors)])
     locals_ = [one.local for one in begun]
     try:
-        trained, images, parameters = train_stacked(method, context.skeleton.model, rows, locals_)
+        trained, images, parameters = train_stacked(
+            method, runtime.template(context.architecture), rows, locals_
+        )
     except UserError:
         raise
     except Exception as error:  # shared by all clients, whose operations are the same
