@@ -161,12 +161,13 @@ class RayExecutor:
         calls = []
         for calls_of_turn in zip_longest(*shares):
             for worker, share in zip(workers, calls_of_turn, strict=True):
-                if share is not None:
-                    argument = self._share(task, worker, round_, share, *downloads)
-                    if task == "test":
-                        calls.append(Sent(worker, share, worker.test.remote(name, argument)))
-                    else:
-                        calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
+                if share is None:
+                    continue
+                argument = self._share(task, worker, round_, share, *downloads)
+                if task == "test":
+                    calls.append(Sent(worker, share, worker.test.remote(name, argument)))
+                else:
+                    calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
