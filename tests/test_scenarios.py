@@ -13,6 +13,7 @@ from fedray.errors import UserError
 from fedray.evaluation.answers import within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import partition_images
+from fedray.storage.metric import VALIDATION
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
 GROUPS = {
@@ -119,9 +120,11 @@ def test_every_model_on_everybodys_test(run):
 
 
 def test_one_global_model_has_its_accuracy_on_everybodys_test(run):
-    done = run("fedavg", {"evaluation.global_test": True, "model.group": "cnn2", "rounds": 1})
-    last = done.results[-1].metrics
-    assert last["global_test_accuracy"] == pytest.approx(last["global_accuracy"])
+    changes = {"evaluation.global_test": True, "data.validation_fraction": 0.25}
+    last = run("fedavg", {**changes, "model.group": "cnn2", "rounds": 1}).results[-1].metrics
+    for on in ("", VALIDATION):
+        assert last[f"{on}global_test_accuracy"] == pytest.approx(last[f"{on}global_accuracy"])
+    assert last["global_accuracy"] != last["validation/global_accuracy"]
     assert last["global_test_accuracy_std"] == pytest.approx(0, abs=1e-7)
 
 
