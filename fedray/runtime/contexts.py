@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.payload import map_blocks
+from fedray.core.payload import map_blocks, tensor_blocks
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -39,7 +39,7 @@ from fedray.runtime.devices import (
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.trees import aligned, make_contiguous, map_together, moved_to
+from fedray.trees import aligned, is_aligned, make_contiguous, map_together, moved_to
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
@@ -99,15 +99,23 @@ class Given:
         self._placed: dict[int, Tensor] = {}
         if self.is_empty:
             return
+        parts = _parts(state)
         if device.type != "cpu":
-            parts = map_together(partial(self._place, device), _parts(state))
-            self.state = core.ClientState(**parts)
+            self.state = core.ClientState(**map_together(partial(self._place, device), parts))
+        elif not all(map(is_aligned, tensor_blocks(parts))):  # read from a file
+            self.state = core.ClientState(**map_blocks(self._align, parts))
         self._guards = *self._guards, ReadOnly("the client's state", _parts(self.state))
 
     def _place(self, device: torch.device, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         for tensor, placed in zip(tensors, moved_to(tensors, device), strict=True):
             self._placed[id(placed)] = tensor
             yield placed
+
+    def _align(self, tensor: Tensor) -> Tensor:
+        found = aligned(tensor)
+        if found is not tensor:
+            self._placed[id(found)] = tensor
+        return found
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedray.errors import UserError
 from fedray.storage.files import file_checksum
-from fedray.trees import StateTree, aligned, is_tree, leaves
+from fedray.trees import StateTree, is_tree, leaves
 
 LARGE = 100_000
 """Bytes of tensors from which a tree is stored in a separate file."""
@@ -60,7 +60,7 @@ def write_tree(path: Path, tree: StateTree) -> TreeFile:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read a file that `write_tree` wrote.
+    """Read a file that `write_tree` wrote; tensors are memory-mapped.
 
     Raises:
         UserError: if the file is missing or damaged.
@@ -131,6 +131,6 @@ class _Specs:
 
 def _nested(names: Mapping[str, Any], get: Callable[[str], Tensor]) -> dict[str, Any]:
     return {
-        key: _nested(value, get) if isinstance(value, Mapping) else aligned(get(value))
+        key: _nested(value, get) if isinstance(value, Mapping) else get(value)
         for key, value in names.items()
     }

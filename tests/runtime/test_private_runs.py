@@ -204,13 +204,18 @@ STEPS = {
 def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypatch, method):
     """What is exempt, and the page on privacy, are read off these declarations."""
     passed: dict[str, set[type[Payload]]] = {"uploads": set(), "downloads": set()}
-    check = Gate._check_type
+    down, up = Gate.down, Gate.up_together
 
-    def watch(self: Gate, payload: Payload, direction: Any) -> None:
-        passed[direction].add(type(payload))
-        check(self, payload, direction)
+    def watch_down(self: Gate, payload: Payload) -> Any:
+        passed["downloads"].add(type(payload))
+        return down(self, payload)
 
-    monkeypatch.setattr(Gate, "_check_type", watch)
+    def watch_up(self: Gate, payloads: Any, calls: Any) -> Any:
+        passed["uploads"].update(map(type, payloads))
+        return up(self, payloads, calls)
+
+    monkeypatch.setattr(Gate, "down", watch_down)
+    monkeypatch.setattr(Gate, "up_together", watch_up)
     declared = algorithms.get(method)
     model = {} if declared.requires.prompts else {"model.group": "mlp"}
     if method == "fedglcl_l":  # with a text encoder that learns
