@@ -191,10 +191,6 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         for key, value in values.items():
             if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1 + 1e-9):
                 yield f"round {r}: {key} is {value}"
-    if (run.best.round if run.best else None) != (best[0] if best else None):
-        yield f"the best round is {run.best}, not {best}"
-    if run.final is None or run.final.round != final:
-        yield f"the final round is {run.final}, not {final}"
         if "accuracy_hm" in values:
             b, n = values["accuracy_base"], values["accuracy_novel"]
             if abs(values["accuracy_hm"] * (b + n) - 2 * b * n) > 1e-12:
@@ -202,6 +198,10 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         dice = [v for k, v in values.items() if k.startswith("dice_") and "background" not in k]
         if "dice" in values and abs(np.mean(dice) - values["dice"]) > 1e-12:
             yield f"round {r}: dice is {values['dice']}, of classes {dice}"
+    if (run.best.round if run.best else None) != (best[0] if best else None):
+        yield f"the best round is {run.best}, not {best}"
+    if run.final is None or run.final.round != final:
+        yield f"the final round is {run.final}, not {final}"
     yield from spent(e, played)
     yield from roles(e, played.assembly)
     yield from hashes(played.assembly.data)
