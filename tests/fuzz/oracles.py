@@ -202,9 +202,20 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         yield f"the best round is {run.best}, not {best}"
     if run.final is None or run.final.round != final:
         yield f"the final round is {run.final}, not {final}"
+    yield from best_rounds(e, run)
     yield from spent(e, played)
     yield from roles(e, played.assembly)
     yield from hashes(played.assembly.data)
+
+
+def best_rounds(e: Experiment, run: Run) -> Iterator[str]:
+    """Look at the rounds that are best by a metric, on the images that select."""
+    prefix = "" if e.report.select == "test" else "validation/"
+    for name in ("local_accuracy", "local_macro_f1"):
+        rounds = [done for done in run.rounds if done.round and prefix + name in done.metrics]
+        best = max(rounds, key=lambda done: done.metrics[prefix + name], default=None)  # noqa: B023
+        if best is not None and run.best_round(name) != best.round:
+            yield f"the best round of {name} is {run.best_round(name)}, not {best.round}"
 
 
 def spent(e: Experiment, played: Played) -> Iterator[str]:
