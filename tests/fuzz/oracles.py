@@ -213,7 +213,7 @@ def best_rounds(e: Experiment, run: Run) -> Iterator[str]:
     prefix = "" if e.report.select == "test" else "validation/"
     for name in ("local_accuracy", "local_macro_f1"):
         rounds = [done for done in run.rounds if done.round and prefix + name in done.metrics]
-        best = max(rounds, key=lambda done: done.metrics[prefix + name], default=None)  # noqa: B023
+        best = max(rounds, key=lambda done: done.metrics[prefix + name], default=None)
         if best is not None and run.best_round(name) != best.round:
             yield f"the best round of {name} is {run.best_round(name)}, not {best.round}"
 
