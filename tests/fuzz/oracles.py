@@ -190,10 +190,6 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         for key, value in values.items():
             if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1 + 1e-9):
                 yield f"round {r}: {key} is {value}"
-    if (run.best.round if run.best else None) != (best[0] if best else None):
-        yield f"the best round is {run.best}, not {best}"
-    if run.final is None or run.final.round != final:
-        yield f"the final round is {run.final}, not {final}"
         if "accuracy_hm" in values:
             b, n = values["accuracy_base"], values["accuracy_novel"]
             if abs(values["accuracy_hm"] * (b + n) - 2 * b * n) > 1e-12:
@@ -201,9 +197,24 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         dice = [v for k, v in values.items() if k.startswith("dice_") and "background" not in k]
         if "dice" in values and abs(np.mean(dice) - values["dice"]) > 1e-12:
             yield f"round {r}: dice is {values['dice']}, of classes {dice}"
+    if (run.best.round if run.best else None) != (best[0] if best else None):
+        yield f"the best round is {run.best}, not {best}"
+    if run.final is None or run.final.round != final:
+        yield f"the final round is {run.final}, not {final}"
+    yield from best_rounds(e, run)
     yield from spent(e, played)
     yield from roles(e, played.assembly)
     yield from hashes(played.assembly.data)
+
+
+def best_rounds(e: Experiment, run: Run) -> Iterator[str]:
+    """Look at the rounds that are best by a metric, on the images that select."""
+    prefix = "" if e.report.select == "test" else "validation/"
+    for name in ("local_accuracy", "local_macro_f1"):
+        rounds = [done for done in run.rounds if done.round and prefix + name in done.metrics]
+        best = max(rounds, key=lambda done: done.metrics[prefix + name], default=None)
+        if best is not None and run.best_round(name) != best.round:
+            yield f"the best round of {name} is {run.best_round(name)}, not {best.round}"
 
 
 def spent(e: Experiment, played: Played) -> Iterator[str]:
