@@ -12,7 +12,7 @@ from answers import run_tests
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
 from fedray.errors import ClientError
-from fedray.runtime import clients, shares
+from fedray.runtime import groups, shares
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.shares import groups_of_test
 
@@ -91,7 +91,7 @@ def test_a_pass_that_fails_names_the_client_whose_test_fails(assemble, monkeypat
             raise ArithmeticError("no such image")
         return splits_of(data, groups, samples)
 
-    monkeypatch.setattr(clients, "splits_of", broken)
+    monkeypatch.setattr(groups, "splits_of", broken)
     with pytest.raises(ClientError, match=r"^client 2, round 1, step evaluate: .*no such image"):
         run_tests(runtime, [0, 1], [2, 3], down=down)
 

@@ -11,7 +11,7 @@ from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.runtime import clients
+from fedray.runtime import groups
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells
 from fedray.studies.study import Study
@@ -50,7 +50,7 @@ def here(tmp_path, monkeypatch):
         counts[..., 0] = np.transpose((right, images, images))[: len(splits)]
         return counts
 
-    monkeypatch.setattr(clients, "TESTS", {"evaluate": planted})
+    monkeypatch.setattr(groups, "TESTS", {"evaluate": planted})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "planted.yaml").write_text(dump_yaml(EXPERIMENT))
     return tmp_path
