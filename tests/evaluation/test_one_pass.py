@@ -83,7 +83,7 @@ def test_a_group_has_one_download_and_so_many_images(monkeypatch):
 
 def test_a_pass_that_fails_names_the_client_whose_test_fails(assemble, monkeypatch):
     made = assemble("fedavg", {"model.group": "mlp"})
-    runtime, server, splits_of = GroupRunner(made, CPU), made.server(CPU), clients.splits_of
+    runtime, server, splits_of = GroupRunner(made, CPU), made.server(CPU), groups.splits_of
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0], server)[0]
 
     def broken(data, groups, samples):
