@@ -73,6 +73,16 @@ class Pretended(Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    @property
+    def data(self) -> Tensor:
+        return Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other: Pretended) -> None:
+        """Share the other's memory, as on any device."""
+        Tensor.data.__set__(self, other)
+        self.held = other.held
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -19,7 +19,7 @@ from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams
-from fedray.trees import Tensors, describe_tensor
+from fedray.trees import Tensors, describe_tensor, storage_of
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Skeleton:
         model: the model, whose parameters and saved buffers are views of `tensors`.
         parameters: its parameters.
         tensors: parameters and saved buffers by name.
-        memory: the addresses of their vectors, which the next client overwrites.
+        memory: the addresses of their vectors on the CPU, which the next client overwrites.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -195,7 +195,7 @@ class Skeleton:
         self._unsaved = {
             name: tensor.clone() for name, tensor in model.named_buffers() if name not in saved
         }
-        self.memory = [vector.untyped_storage().data_ptr() for vector in self.tensors.vectors]
+        self.memory = [storage_of(vector) for vector in self.tensors.vectors if vector.is_cpu]
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:

@@ -39,7 +39,7 @@ from fedray.runtime.devices import (
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.trees import aligned, is_aligned, make_contiguous, map_together, moved_to
+from fedray.trees import aligned, is_aligned, make_contiguous, map_together, moved_to, storage_of
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
@@ -148,7 +148,7 @@ class Given:
                 )
             if id(tensor) in self._placed:
                 return self._placed[id(tensor)]
-            own = apart(tensor.detach()).cpu()
+            own = apart(tensor.detach().cpu())
             is_part = own.untyped_storage().nbytes() > 2 * own.nbytes  # of which the rest is waste
             return own.clone() if is_part else aligned(own)
 
@@ -163,7 +163,8 @@ def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
     """Return a tensor outside the memory that the next client overwrites."""
     if tensor.layout != torch.strided:
         return tensor  # the gate refuses it
-    return tensor.clone() if tensor.untyped_storage().data_ptr() in memory else tensor
+    is_shared = not tensor.is_cpu or storage_of(tensor) in memory
+    return tensor.clone() if is_shared else tensor
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)
