@@ -6,7 +6,7 @@ A method gives the numbers of the CPU there, and moves no tensor to or from it b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,10 +58,12 @@ def count_steps(experiment: Experiment) -> StepCounts:
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
     counts, batches = StepCounts(), training._batches
 
-    def counted(client: Client) -> Iterator[tuple[int, Batch]]:
+    def counted(
+        client: Client, sizes: Sequence[int], repeat: int
+    ) -> Iterator[tuple[int, Batch, bool]]:
         last, before = -1, Counter[str]()
-        for epoch, batch in batches(client):
-            yield epoch, batch
+        for epoch, batch, is_last in batches(client, sizes, repeat):
+            yield epoch, batch, is_last
             if epoch == last:  # skip the first batch, which may do one-off work
                 counts.batches += 1
                 counts.inside.update(COUNTS - before)

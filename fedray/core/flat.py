@@ -148,4 +148,9 @@ class Flat(Mapping[str, Tensor]):
                 vector.copy_(other)
         elif self.layout.places:
             values = [tensors[name].detach() for name in self.layout.places]
-            torch._foreach_copy_([*self.values()], values)
+            if values[0].device != self.vectors[0].device:  # pack them for one copy of each type
+                packed = self.layout.empty(device=values[0].device)
+                packed.copy_(tensors)
+                self.copy_(packed)
+            else:
+                torch._foreach_copy_([*self.values()], values)
