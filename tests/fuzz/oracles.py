@@ -387,6 +387,9 @@ def difference(first: Played, second: Played) -> Iterator[str]:
         compare_traces(first.traces, second.traces)
     except Violation as error:
         yield str(error)
+    best = [run.best and run.best.round for run in (first.run, second.run)]
+    if best[0] != best[1]:
+        yield f"the best round is {best[0]}, not {best[1]}"
     rounds = len(first.run.rounds), len(second.run.rounds)
     if rounds[0] != rounds[1]:
         yield f"{rounds[0]} rounds, not {rounds[1]}"
