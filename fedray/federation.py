@@ -116,7 +116,7 @@ class Executor(Protocol):
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run one client step for every key of `down`; a failed step changes no state.
+        """Run one client step for every key of `down`; a step that fails ends the run.
 
         Args:
             task: "step": run the method's step `name`; "sum": run it, and return the uploads' sum
