@@ -88,6 +88,8 @@ CHEAP: Mapping[str, Sequence[int]] = {
     "head_epochs": (1, 0, 2),
 }
 """Small values of hyper-parameters that decide how long a round takes; always drawn from here."""
+TELLING = ("alpha",)
+"""Further parameters that are always drawn: a partition's skew, which its default hardly bounds."""
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_gpus", "keep.max_gb",
@@ -107,6 +109,9 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
+    "data.evolution": ("data.validation_fraction",),
+    "finetune_epochs": ("data.validation_fraction",),
+    "stacked": ("optimizer", "data.partition"),
 }
 """Keys that are legal, or say most, only with others, which are then drawn, too."""
 FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
@@ -267,7 +272,7 @@ def _parameters(model: type[Frozen], random: Generator) -> Tree:
         key = info.alias or name
         if key in CHEAP:
             tree[key] = one_of(random, CHEAP[key])
-        elif random.random() < 0.4:
+        elif key in TELLING or random.random() < 0.4:
             tree[key] = _value(key, info, random)
     return tree
 

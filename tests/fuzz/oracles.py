@@ -279,7 +279,7 @@ def roles(e: Experiment, assembly: Assembly) -> Iterator[str]:
                     yield f"{where}: two clients share an image of {kind}"
         if np.intersect1d(tests, np.concatenate([trains, held])).size:
             yield f"{where}: a client's test image is another's training or validation image"
-        if np.intersect1d(trains, held).size and not few_shot:
+        if np.intersect1d(trains, held).size:
             yield f"{where}: a validation image is another client's training image"
         test |= set(tests.tolist())
         other |= set(trains.tolist())
