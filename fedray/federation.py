@@ -46,7 +46,7 @@ from fedray.storage.metric import REPORTED, Select
 from fedray.storage.run import Event, Round, Traffic, Work
 from fedray.storage.states import StateStore
 from fedray.streams import Streams
-from fedray.trees import Snapshot, make_contiguous
+from fedray.trees import Snapshot, is_tree, make_contiguous
 
 WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
@@ -243,8 +243,10 @@ class Federation:
         return self._downloads(server, self.snapshot.server)
 
     def _begin(self, exchange: RoundExchange) -> ServerState:
-        state = self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
-        return self.algorithm.give(state, exchange)
+        state = self.algorithm.init_server(exchange.server)
+        for step in (self.algorithm.prepare, self.algorithm.give):
+            state = _merged(state, step(state, exchange))
+        return state
 
     def _round(
         self,
@@ -260,8 +262,9 @@ class Federation:
                 if other is not None:
                     state = other(exchange)
                 else:
-                    state = self.algorithm.give(self.snapshot.server, exchange)
-                    state = self.algorithm.round(state, exchange)
+                    state = self.snapshot.server
+                    for step in (self.algorithm.give, self.algorithm.round):
+                        state = _merged(state, step(state, exchange))
             exchange.server_work = Work(*tally.take())
             record, snapshot = self._finish(exchange, state, started)
         except (UserError, RunFailed, ClientError):
@@ -294,7 +297,7 @@ class Federation:
     ) -> tuple[Round, Snapshot]:
         is_evaluated = self.plan.is_evaluated(exchange.round)
         if is_evaluated:
-            state = self.algorithm.give(state, exchange)
+            state = _merged(state, self.algorithm.give(state, exchange))
         snapshot = Snapshot(exchange.round, make_contiguous(state))
         spent = self._spent(exchange)
         facts = self.plan.facts_at(exchange.round)
@@ -407,6 +410,13 @@ class Federation:
         tested = self.executor.test(name, round_, sent)
         self.device_bytes = max(self.device_bytes, tested.device_bytes)
         return tested.counts[np.argsort(tested.clients)]
+
+
+def _merged(state: ServerState, after: Any) -> ServerState:
+    """Return the server's state with the entries that a step returned in place of those before."""
+    if not is_tree(after):
+        raise TypeError(f"a server step returned a {type(after).__name__}, expected a mapping")
+    return {**state, **after}
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -12,7 +12,7 @@ same, and prompts are averaged). A client step gets a `Client`, its `ClientState
 a server step gets sums of uploads and the `Server`, which has the texts of the classes.
 """
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.config import Frozen, InputFile, LossWeight, NoParams
 from fedray.core import (
@@ -34,7 +34,11 @@ from fedray.core import (
     Trained,
     algorithms,
     fit,
+    gift,
+    method,
     payload_field,
+    sent,
+    step,
     weighed,
     with_extra,
 )
@@ -64,10 +68,10 @@ __all__ = [
     "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
     "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
     "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
-    "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
-    "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
+    "gift", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
+    "LocalTraining", "LossWeight", "Measure", "method", "Metric", "metrics", "NoParams",
     "normalisation_tensors", "OfficialSplit", "Partition", "partitions", "Payload", "payload_field",
     "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
-    "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod",
-    "TextEncoder", "Total", "Trained", "TrainedModel", "UserError", "weighed", "with_extra",
+    "Schedule", "schedules", "sent", "Server", "ServerState", "Source", "sources", "step",
+    "SummingMethod", "TextEncoder", "Total", "Trained", "UserError", "weighed", "with_extra",
 ]  # fmt: skip

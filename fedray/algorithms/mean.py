@@ -14,7 +14,8 @@ to the last digit of a float32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,38 +26,56 @@ Weights: TypeAlias = Literal["samples", "uniform"]
 ClassWeights: TypeAlias = Literal["weighted", "uniform"]
 
 
-class Averaging(core.SummingMethod):
-    """A method whose server averages named tensors of the uploads with the weights p_k."""
+SAMPLES = core.sent(
+    "statistics", "how many images the client has", number=int, check=core.count_of_samples
+)
+"""n_k, the client's number of training images."""
 
-    averaged: ClassVar[tuple[str, ...]]
-    """Names of the averaged mappings; the same in an upload and in the server's state."""
+
+class Averaging(core.SummingMethod):
+    """A method whose server averages named tensors of the uploads with the weights p_k.
+
+    What is averaged, and what is added up without weights, follows from `up`; the means have the
+    same names in the server's state.
+    """
+
+    @cached_property
+    def combined(self) -> Mapping[str, str]:
+        """How each field of an upload is combined, by name: "mean" or "sum"."""
+        return {field.name: field.combine for field in self.up.declared() if field.combine}
 
     def weight(self, upload: Any) -> float:
         """Return n_k, the unnormalised weight of an upload; p_k = n_k / sum n_k."""
         return float(upload.samples)
 
     def summand(self, upload: Any) -> core.StateTree:
-        """Return n_k, and n_k w_k of each averaged mapping."""
+        """Return n_k, n_k w_k of each averaged mapping, and each mapping that is added up."""
         weight = self.weight(upload)
-        sums = {name: core.weighed(getattr(upload, name), weight) for name in self.averaged}
+        sums = {
+            name: core.weighed(getattr(upload, name), weight if how == "mean" else 1.0)
+            for name, how in self.combined.items()
+        }
         return {"weight": torch.tensor(weight).double(), **sums}
 
     def summands(self, uploads: Sequence[Any]) -> core.StateTree:
         if type(self).summand is not Averaging.summand:
             return super().summands(uploads)
-        core.check_terms({name: getattr(uploads[0], name) for name in self.averaged}, uploads[0])
+        core.check_terms({name: getattr(uploads[0], name) for name in self.combined}, uploads[0])
         weights = [*map(self.weight, uploads)]
+        ones = [1.0] * len(weights)
         sums = {
-            name: core.weighed_rows([getattr(upload, name) for upload in uploads], weights)
-            for name in self.averaged
+            name: core.weighed_rows(
+                [getattr(upload, name) for upload in uploads], weights if how == "mean" else ones
+            )
+            for name, how in self.combined.items()
         }
         return {"weight": torch.tensor(weights).double(), **sums}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
-        weight = total["weight"]
-        return {name: core.mean_of(total[name], weight, state[name]) for name in self.averaged}
+        weight, averaged = total["weight"], [n for n, how in self.combined.items() if how == "mean"]
+        return {name: core.mean_of(total[name], weight, state[name]) for name in averaged}
 
 
 def client_weights(uploads: core.Uplinks, how: Weights) -> dict[int, float]:
@@ -96,7 +115,7 @@ def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[T
     """Return the mean of the clients' vectors of each class, for methods with single uploads.
 
     Args:
-        uploads: `LocalPrototypes` by client.
+        uploads: uploads with `classes`, `vectors` and `counts`, by client.
         classes: C.
         how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class.
 

@@ -1,6 +1,7 @@
 """The building blocks of a federated learning method.
 
 algorithm.py   interface of a method, and the registry of methods
+declared.py    what a method declares: messages, further steps, hyper-parameters
 training.py    local training as a template
 stacked.py     local training of several clients as one batched model
 flat.py        tensors as views of one vector per type
@@ -24,6 +25,7 @@ from fedray.core.algorithm import (
     SummingMethod,
     algorithms,
     is_tested_together,
+    method,
     takes_equal_mean,
 )
 from fedray.core.client import (
@@ -34,10 +36,21 @@ from fedray.core.client import (
     Skeleton,
     TrainingConfig,
 )
+from fedray.core.declared import gift, step
 from fedray.core.flat import Flat
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
-from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, payload_field
+from fedray.core.payload import (
+    KINDS,
+    BadPayload,
+    Call,
+    Payload,
+    PayloadTypes,
+    count_of_samples,
+    like_download,
+    payload_field,
+    sent,
+)
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions

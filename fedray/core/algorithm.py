@@ -10,24 +10,27 @@ several exchanges per round overrides `round`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
 
+from pydantic import model_validator
 from torch import Tensor
 
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
+from fedray.core.declared import declare
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, check_terms, stack_trees, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
-from fedray.trees import ClientState, ServerState, StateTree, is_tree
+from fedray.trees import ClientState, ServerState, StateTree
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip
     from fedray.models.prompted import PromptedClip
+
+M = TypeVar("M", bound="Algorithm")
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,25 @@ class Requires:
 
 
 class HyperParameters(Frozen):
-    """Base class of a method's hyper-parameters.
+    """Base class of a method's hyper-parameters, which are annotated attributes of the method.
 
-    The docstring of each field states the paper's symbol, the range and the source of the default.
+    The docstring of each states the paper's symbol, the range and the source of the default.
     """
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
     """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
     run can be tested again with other values (`fedray analyse retest`)."""
+
+    declared_in: ClassVar[type | None] = None
+    """The method whose attributes the fields are."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise a ValueError if values do not fit together."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
@@ -96,8 +110,8 @@ class LocalContext:
 class Algorithm:
     """Base class of all methods.
 
-    The state that a server step (`SERVER_STEPS`) returns is merged into the state before, so an
-    entry that the step does not name stays. A step empties an entry by naming it with {}.
+    What `prepare`, `give` and `round` return is merged into the server's state before, so that an
+    entry that they do not name stays. A step empties an entry by naming it with {}.
 
     Args:
         hparams: the hyper-parameters, an instance of the method's `HParams`.
@@ -112,12 +126,16 @@ class Algorithm:
     """The name in the paper."""
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
-    travels: ClassVar[str]
-    """The contents of the payloads, in one phrase."""
+    travels: ClassVar[str] = ""
+    """The contents of the payloads, in one phrase; by default, the names of their fields."""
     requires: ClassVar[Requires] = Requires()
+    down: ClassVar[Any] = None
+    up: ClassVar[Any] = None
+    """What `client_update` receives and uploads: `sent(...)` by name, which extend what the bases
+    declare, or a payload class. None: nothing. Other client steps are declared by `@step`."""
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
-    """All payload types: `uploads` from client to server, `downloads` from server to client."""
+    """All payload types, which follow from the declarations."""
     dense: ClassVar[bool] = False
     """Whether the method supports dense prediction, where every pixel is a sample. Every subclass
     must set it again (`CLAIMS`), since its additions may need one feature per image."""
@@ -140,39 +158,19 @@ class Algorithm:
     """Further keys of an experiment that the method never reads, with verb phrases why. Users'
     values for them are refused."""
 
-    class HParams(HyperParameters):
-        """The hyper-parameters of a method without any.
-
-        A method with several bases that have some declares `class HParams(A.HParams, B.HParams)`.
-        """
-
-    hp: HyperParameters
-    """The hyper-parameters; a subclass annotates them again with its own type."""
+    HParams: ClassVar[type[HyperParameters]] = HyperParameters
+    """The typed model of the hyper-parameters, which follows from the declarations."""
+    hp: Any
+    """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check payloads and hyper-parameters, merge server states, and reset `CLAIMS`.
+        """Make payload classes and hyper-parameters of the declarations, and reset `CLAIMS`.
 
         Raises:
-            TypeError: if a payload has a field that cannot travel, or `HParams` lacks those of a
-                base.
+            TypeError: if a payload has a field that cannot travel.
         """
         super().__init_subclass__(**kwargs)
-        for payload in (*cls.uploads, *cls.downloads):
-            payload.declared()
-        bases = [base for base in cls.__bases__ if issubclass(base, Algorithm)]
-        with_own = [base for base in bases if base.HParams is not Algorithm.HParams]
-        if not all(issubclass(cls.HParams, base.HParams) for base in with_own):
-            joined = ", ".join(f"{base.__name__}.HParams" for base in with_own)
-            raise TypeError(
-                f"{cls.__name__} lacks hyper-parameters of its bases; write in it: "
-                f"class HParams({joined})"
-            )
-        for step in SERVER_STEPS:
-            owner = next((base for base in cls.__mro__ if step in vars(base)), None)
-            if owner is cls and cls.__module__ == __name__:
-                continue  # returns what a method's step returns
-            if owner is cls or not (owner is None or issubclass(owner, Algorithm)):  # a mixin
-                setattr(cls, step, _merging(vars(owner)[step]))
+        declare(cls, Algorithm)
         for claim, steps in CLAIMS.items():
             for base in cls.__mro__:
                 if claim in vars(base):
@@ -238,8 +236,21 @@ class Algorithm:
         return self.server_update(state, uplinks, exchange.server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Return the payload of each client. Clients that share an object share one transfer."""
-        return dict.fromkeys(clients)
+        """Return the download of each client; by default, the state's entries of the same names.
+
+        Clients that share an object share one transfer.
+
+        Raises:
+            ValueError: if the state lacks an entry.
+        """
+        names = [] if self.down is None else [field.name for field in self.down.declared()]
+        if missing := sorted(set(names) - state.keys()):
+            raise ValueError(
+                f"the server's state has no '{missing[0]}', which {self.name} sends down; return "
+                f"it from init_server and server_step of {type(self).__name__}"
+            )
+        down = self.down(**{name: state[name] for name in names}) if names else None
+        return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return the server's next state from the uploads, which are sorted by client id."""
@@ -250,11 +261,6 @@ class Algorithm:
     def init_client(self, client: Client) -> ClientState:
         """Return a client's state before its first step; by default, the initial weights."""
         return ClientState(client.initial())
-
-    @final
-    def keep(self, client: Client, state: ClientState, down: Payload) -> tuple[None, ClientState]:
-        """Receive a gift, and put its fields into the client's memory."""
-        return None, replace(state, memory={**state.memory, **vars(down)})
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load the initial weights of a client's round or test; by default, its own weights."""
@@ -302,26 +308,6 @@ TRAINING_KEYS = (
     "data.augment",
 )
 """Keys that only clients that train read."""
-
-SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")
-"""The methods `(server state, ...) -> next server state`."""
-
-
-def _merging(step: Any) -> Callable[..., ServerState]:
-    """Return a server step whose result also has the entries of the state before."""
-
-    @wraps(step)
-    def merged(self: Algorithm, state: ServerState, *args: Any, **kwargs: Any) -> ServerState:
-        after = step.__get__(self, type(self))(state, *args, **kwargs)
-        if not is_tree(after):
-            raise TypeError(
-                f"{step.__name__} of {self.name} returned a {type(after).__name__}, expected the "
-                "server's next state, a mapping"
-            )
-        return state if after is state else {**state, **after}
-
-    return merged
-
 
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
@@ -410,3 +396,20 @@ class AuxiliaryMethod(Algorithm):
 
 
 algorithms = Registry[type[Algorithm]]("algorithm", "fedray.algorithms")
+
+
+def method(name: str, title: str, paper: str) -> Callable[[type[M]], type[M]]:
+    """Register a method.
+
+    Args:
+        name: the value of the key `algorithm`.
+        title: the name in the paper.
+        paper: authors, venue and arXiv number; "-" if there is no paper.
+    """
+
+    def named(cls: type[M]) -> type[M]:
+        cls.name, cls.title, cls.paper = name, title, paper
+        algorithms.add(cls)
+        return cls
+
+    return named

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -72,21 +72,65 @@ class Call:
 
 
 @dataclass(frozen=True)
-class PayloadField:
-    """The declaration of a field; see `payload_field`. `form` is the type in its annotation."""
+class Sent:
+    """The declaration of what travels under one name; see `sent`."""
 
     kind: Kind
+    reveals: str
     axes: tuple[str, ...]
     dtype: torch.dtype
-    reveals: str
-    counters: bool = False
+    form: Any
+    counters: bool
+    combine: str
+    check: Check | None
     name: str = ""
-    form: Any = Tensor
 
     def kind_of(self, path: Sequence[str], statistics: Collection[str]) -> Kind:
         """Return the kind of a tensor in this field: a model's buffers are statistics."""
         is_buffer = self.counters and bool(path) and path[-1] in statistics
         return "statistics" if is_buffer else self.kind
+
+
+Check: TypeAlias = Callable[[Any, str, Call], None]
+"""Raises `BadPayload` unless a payload's field of this name fits the client's call."""
+
+
+def sent(
+    kind: Kind,
+    reveals: str = "",
+    axes: str = "",
+    *,
+    dtype: torch.dtype = torch.float32,
+    number: type[int | float] | None = None,
+    counters: bool = False,
+    combine: str = "",
+    check: Check | None = None,
+) -> Sent:
+    """Declare what travels under a name. The gate refuses values that do not fit the declaration.
+
+    Args:
+        kind: the kind under which it is counted: "weights", "prototypes", ...
+        reveals: what a reader of it learns about clients, for docs/privacy.md; "" if the texts of
+            what travels with it cover it.
+        axes: axis names of a tensor, for example "C d"; "": named tensors. The setting fixes the
+            sizes of C (classes), d (feature width), N (clients), channels, height and width. Any
+            other axis must have one size within the payload.
+        dtype: the dtype of a tensor with `axes`.
+        number: the type of a plain number, which is no tensor.
+        counters: whether integers among named tensors are counters or constants of a model, as
+            those of kind "weights" and "prompts" are: sums keep their maximum. No sum takes others.
+        combine: how the server combines uploads (`Averaging`): "mean", weighed by the client, or
+            "sum"; "": by a step of the method.
+        check: checks an upload's values that depend on the client or its download.
+
+    Raises:
+        ValueError: if the kind is unknown.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there is no kind '{kind}' of payload field.{nearest(kind, KINDS)}")
+    form: Any = number or (Tensor if axes else Mapping)
+    counters = counters or kind in ("weights", "prompts")
+    return Sent(kind, reveals, tuple(axes.split()), dtype, form, counters, combine, check)
 
 
 def payload_field(
@@ -97,27 +141,25 @@ def payload_field(
     reveals: str = "",
     counters: bool = False,
 ) -> Any:
-    """Declare a field of a payload. The gate refuses values that do not fit the declaration.
-
-    Args:
-        kind: the kind under which the field is counted: "weights", "prototypes", ...
-        axes: axis names of a tensor, for example "C d". The setting fixes the sizes of C (classes),
-            d (feature width), N (clients), channels, height and width. Any other axis must have one
-            size within the payload.
-        dtype: the dtype of a tensor with `axes`.
-        reveals: what a reader of this field learns about clients, for docs/privacy.md; "" if the
-            texts of the payload's other fields cover it.
-        counters: whether the integers in a mapping are counters or constants of a model, as those
-            of kind "weights" and "prompts" are: sums keep their maximum. No sum takes others.
-
-    Raises:
-        ValueError: if the kind is unknown.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"there is no kind '{kind}' of payload field.{nearest(kind, KINDS)}")
-    counters = counters or kind in ("weights", "prompts")
-    declaration = PayloadField(kind, tuple(axes.split()), dtype, reveals, counters)
+    """Declare a field of a payload class as `sent` does; its annotation says what it holds."""
+    declaration = sent(kind, reveals, axes, dtype=dtype, counters=counters)
     return dataclasses.field(metadata={"payload": declaration})
+
+
+def count_of_samples(payload: Any, name: str, call: Call) -> None:
+    """Raise `BadPayload` unless counts lie between 1 and the client's number of samples."""
+    value = getattr(payload, name)
+    if isinstance(value, Tensor) or not 1 <= value <= call.samples:
+        payload.require_within(name, 1, call.samples)
+
+
+def like_download(sent_as: str) -> Check:
+    """Return a check that a field has names, shapes and dtypes of a field of the download."""
+
+    def check(payload: Any, name: str, call: Call) -> None:
+        payload.require_like(name, getattr(call.down, sent_as))
+
+    return check
 
 
 class Placed(NamedTuple):
@@ -133,8 +175,9 @@ class Placed(NamedTuple):
 class Payload:
     """Base class of all messages between server and clients.
 
-    A subclass is a frozen dataclass whose fields are declared with `payload_field`. A field is a
-    tensor, a mapping of named tensors (nested or not), or a plain number.
+    A method declares its payloads as `down` and `up`; a class of its own is a frozen dataclass
+    whose fields are declared with `payload_field`. A field is a tensor, a mapping of named tensors
+    (nested or not), or a plain number.
     """
 
     types: ClassVar[dict[str, type[Payload]]] = {}
@@ -151,7 +194,7 @@ class Payload:
 
     @classmethod
     @cache
-    def declared(cls) -> tuple[PayloadField, ...]:
+    def declared(cls) -> tuple[Sent, ...]:
         """Return the declarations of all fields.
 
         Raises:
@@ -192,7 +235,7 @@ class Payload:
     ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
 
-        def mapped(field: PayloadField, value: Any, path: tuple[str, ...] = ()) -> Any:
+        def mapped(field: Sent, value: Any, path: tuple[str, ...] = ()) -> Any:
             if isinstance(value, Tensor):
                 return function(field.kind_of(path, statistics), value)
             if is_tree(value):
@@ -237,9 +280,17 @@ class Payload:
     def check(self, call: Call) -> None:
         """Check values that depend on the client or its download.
 
-        Subclasses override this method and call `require_...` methods. The gate calls it for
-        uploads, after it has checked every field against its declaration.
+        By default, the checks of the declared fields. The gate calls it for uploads, after it has
+        checked every field against its declaration.
         """
+        for name, check in self.checks():
+            check(self, name, call)
+
+    @classmethod
+    @cache
+    def checks(cls) -> tuple[tuple[str, Check], ...]:
+        """Return the names of the fields that have checks, and these."""
+        return tuple((f.name, f.check) for f in cls.declared() if f.check is not None)
 
     def require_within(self, name: str, low: float, high: float = math.inf) -> None:
         """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
@@ -273,7 +324,6 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__name__, dict(axes)
-        self.check_names()
         self.check_numbers()
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
@@ -282,18 +332,6 @@ class Payload:
             elif field.form not in (int, float):
                 _check_tensor(place, value)
                 _check_axes(place, value, field, sizes)
-
-    def check_names(self) -> None:
-        """Raise `BadPayload` unless the payload has the declared fields and no others.
-
-        Properties that are computed once (`cached_property`) are no fields.
-        """
-        kind, (tensors, numbers) = type(self), self.names()
-        if vars(self).keys() == {*tensors, *numbers}:
-            return
-        derived = {n for n in vars(self) if isinstance(getattr(kind, n, None), cached_property)}
-        for name in sorted((vars(self).keys() - derived) ^ {*tensors, *numbers})[:1]:
-            raise BadPayload(f"{kind.__name__} has other fields than declared: {name!r}")
 
     def check_numbers(self) -> None:
         """Check that every plain number has its declared type and is finite.
@@ -343,7 +381,7 @@ def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
-def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) -> PayloadField:
+def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) -> Sent:
     place, form = f"{owner.__name__}.{field.name}", get_origin(hint) or hint
     if "payload" not in field.metadata:
         raise TypeError(f"{place} is not declared: give it a payload_field(kind, axes)")
@@ -352,7 +390,7 @@ def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) ->
             f"{place} is of type {hint}; a field that travels is a Tensor, a Mapping[str, Tensor], "
             "nested or not, an int or a float: nothing else can be checked and counted"
         )
-    declaration: PayloadField = field.metadata["payload"]
+    declaration: Sent = field.metadata["payload"]
     return dataclasses.replace(declaration, name=field.name, form=form)
 
 
@@ -386,7 +424,7 @@ def _check_tensor(place: str, value: Any) -> None:
         raise BadPayload(f"{place} is a tensor of another kind ({kind}), expected a dense one")
 
 
-def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str, int]) -> None:
+def _check_axes(place: str, tensor: Tensor, field: Sent, sizes: dict[str, int]) -> None:
     """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
     axes, shape = field.axes, tensor.shape
     if not axes:

@@ -168,11 +168,10 @@ class Exchange(ABC):
     def give(
         self,
         state: ServerState,
-        name: str,
+        step: str,
         payloads: Downlinks,
         *,
         version: int = 0,
-        step: str = "keep",
     ) -> ServerState:
         """Send a gift to the clients that do not hold it; return the state with their versions.
 
@@ -180,13 +179,12 @@ class Exchange(ABC):
         gift in the next call of `give`.
 
         Args:
-            state: the server's state; its entry "given" is `{name: versions [N]}`.
-            name: the name of the gift.
+            state: the server's state; its entry "given" is `{step: versions [N]}`.
+            step: the client step that receives the gift; see `declared.gift`.
             payloads: the gift of each client that needs it, by id.
             version: the version of the gift; clients that hold another version receive this one.
-            step: the client step that receives the gift; see `Algorithm.keep`.
         """
-        held = held_versions(state, name, self.server.setting)
+        held = held_versions(state, step, self.server.setting)
         lacking = {
             client: payload
             for client, payload in payloads.items()
@@ -199,11 +197,11 @@ class Exchange(ABC):
             return state
         held = held.clone()
         held[sorted(self.replied)] = version
-        return {**state, "given": {**state.get("given", {}), name: held}}
+        return {**state, "given": {**state.get("given", {}), step: held}}
 
 
-def held_versions(state: ServerState, name: str, setting: Setting) -> Tensor:
-    """Return the version of a gift that each client holds, int64 [N]; -1 for none."""
+def held_versions(state: ServerState, step: str, setting: Setting) -> Tensor:
+    """Return the version of a step's gift that each client holds, int64 [N]; -1 for none."""
     nobody = torch.full((setting.clients,), -1)
-    held: Tensor = state.get("given", {}).get(name, nobody)
+    held: Tensor = state.get("given", {}).get(step, nobody)
     return held

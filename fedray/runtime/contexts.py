@@ -224,8 +224,10 @@ class StepContexts:
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
+        if isinstance(upload, dict):
+            declared = getattr(self.method_step(call.step), "up", None)
+            upload = (declared or self.assembly.algorithm.up)(**upload)
         if isinstance(upload, core.Payload):
-            upload.check_names()
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)
 

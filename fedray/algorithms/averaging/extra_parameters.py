@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
-
-
-@dataclass(frozen=True)
-class ExtendedModel(GlobalModel):
-    """The global model and the extra parameters."""
-
-    extra: Mapping[str, Tensor] = core.payload_field("weights")
-
-
-@dataclass(frozen=True)
-class ExtendedUpdate(TrainedModel):
-    """A trained model and trained extra parameters."""
-
-    extra: Mapping[str, Tensor] = core.payload_field("weights")
+from fedray.algorithms.averaging.fedavg import FedAvg, select
 
 
 class ExtraParameters(FedAvg):
@@ -33,10 +18,8 @@ class ExtraParameters(FedAvg):
     """
 
     stacks = True
-    uploads: ClassVar[core.PayloadTypes] = (ExtendedUpdate,)
-    downloads: ClassVar[core.PayloadTypes] = (ExtendedModel,)
-    down_type = ExtendedModel
-    averaged = ("model", "extra")
+    down = {"extra": core.sent("weights")}
+    up = {"extra": core.sent("weights", combine="mean")}
     one_model = True
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
@@ -51,7 +34,7 @@ class ExtraParameters(FedAvg):
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[ExtendedUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         update, next_state = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
-        return ExtendedUpdate(**vars(update), extra=extra), next_state
+        return {**update, "extra": extra}, next_state

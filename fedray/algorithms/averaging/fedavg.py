@@ -20,8 +20,7 @@ positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -29,67 +28,37 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import Averaging, Weights
+from fedray.algorithms.mean import SAMPLES, Averaging, Weights
 from fedray.errors import nearest
 from fedray.models import Classifier, tensor_names
 
 
-@dataclass(frozen=True)
-class GlobalModel(core.Payload):
-    """The shared part of a model: its parameters, running statistics and counters."""
-
-    weights: Mapping[str, Tensor] = core.payload_field(
-        "weights",
-        reveals="the mean of the participants' models; of two participants, each knows the other's",
-    )
-
-    @property
-    def model(self) -> Mapping[str, Tensor]:
-        """Return the tensors by name."""
-        return self.weights
-
-
-@dataclass(frozen=True)
-class TrainedModel(GlobalModel):
-    """The shared part of a client's trained model, and its number of training images."""
-
-    weights: Mapping[str, Tensor] = core.payload_field(
-        "weights", reveals="the client's update (membership; after few steps on few images, images)"
-    )
-    samples: int = core.payload_field("statistics", reveals="how many images the client has")
-
-    def check(self, call: core.Call) -> None:
-        if not 1 <= self.samples <= call.samples:
-            self.require_within("samples", 1, call.samples)
-
-
-@core.algorithms.add
+@core.method("fedavg", "FedAvg", "McMahan et al., AISTATS 2017, arXiv:1602.05629")
 class FedAvg(Averaging, core.LocalTraining):
     """Averaging of whole models; clients keep no state."""
 
-    name = "fedavg"
-    title = "FedAvg"
-    paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     travels = "models"
     dense = True
     stacks = True
-    uploads: ClassVar[core.PayloadTypes] = (TrainedModel,)
-    downloads: ClassVar[core.PayloadTypes] = (GlobalModel,)
-    averaged: ClassVar[tuple[str, ...]] = ("model",)
+    down = {
+        "model": core.sent(
+            "weights",
+            "the mean of the participants' models; of two participants, each knows the other's",
+        )
+    }
+    up = {
+        "model": core.sent(
+            "weights",
+            "the client's update (membership; after few steps on few images, images)",
+            combine="mean",
+        ),
+        "samples": SAMPLES,
+    }
     one_model = True
     equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform"}
-    down_type: ClassVar[type[GlobalModel]] = GlobalModel
-    up_type: ClassVar[type[TrainedModel]] = TrainedModel
-    """The payload types of the shared part: downloads (`down_type`) and uploads (`up_type`). Any
-    further field of `down_type` is filled with the entry of that name in the server's state."""
 
-    class HParams(core.HyperParameters):
-        """Hyper-parameters of all methods with a global model."""
-
-        weights: Weights = "samples"
-        """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
-
-    hp: HParams
+    weights: Weights = "samples"
+    """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the names of the tensors that are communicated and averaged."""
@@ -127,21 +96,9 @@ class FedAvg(Averaging, core.LocalTraining):
             )
         return {"model": select(core.Flat.of(initial), shared)}
 
-    def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
-    ) -> core.Downlinks:
-        names = {field.name for field in self.down_type.declared()} - {"weights"}
-        if missing := sorted(names - state.keys()):
-            raise ValueError(
-                f"the server's state has no '{missing[0]}', a field of {self.down_type.__name__}; "
-                f"return it from {type(self).__name__}.init_server and server_step"
-            )
-        extra = {name: state[name] for name in names}
-        return dict.fromkeys(clients, self.down_type(weights=state["model"], **extra))
-
     def weight(self, upload: Any) -> float:
         """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
-        return float(upload.samples) if self.hp.weights == "samples" else 1.0
+        return float(upload.samples) if self.weights == "samples" else 1.0
 
     def mean_of_groups(
         self,
@@ -174,12 +131,12 @@ class FedAvg(Averaging, core.LocalTraining):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global model and the client's personal tensors."""
-        model = client.load({**state.model, **down.weights} if state.model else down.weights)
+        model = client.load({**state.model, **down.model} if state.model else down.model)
         return core.LocalContext(client, model, state, down)
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[TrainedModel, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
         client, model = local.client, local.model
         names = self._names.get(model)
@@ -187,8 +144,8 @@ class FedAvg(Averaging, core.LocalTraining):
             names = self._names[model] = self.shared(model), self.personal(model)
         shared, personal = names
         tensors = select(client.weights(model), personal) if personal else {}
-        update = self.up_type(weights=select(trained.tensors, shared), samples=len(client.train))
-        return update, core.ClientState(tensors, local.state.memory)
+        upload = {"model": select(trained.tensors, shared), "samples": len(client.train)}
+        return upload, core.ClientState(tensors, local.state.memory)
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:

@@ -32,7 +32,7 @@ Buffers: as in FedAvg, inside each cluster; frozen encoders run in evaluation mo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -42,7 +42,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
+from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.errors import UserError
 from fedray.models import (
@@ -63,79 +63,46 @@ STEPS = 100
 """The maximal number of steps of one start; a start ends when no point changes its cluster."""
 
 
-@dataclass(frozen=True)
-class LabelDistribution(core.Payload):
-    """The share of each class among a client's training images [C]."""
-
-    shares: Tensor = core.payload_field(
-        "statistics",
-        "C",
-        dtype=torch.float64,
-        reveals="which classes the client holds, and in what proportions",
-    )
-
-
-@dataclass(frozen=True)
-class Encoders(core.Payload):
-    """The clusters' encoders: weights and buffers, by cluster and name."""
-
-    weights: Mapping[str, Mapping[str, Tensor]] = core.payload_field(
-        "weights",
-        reveals="the mean encoder of each cluster; for a cluster of one client, its own encoder",
-    )
-    buffers: Mapping[str, Mapping[str, Tensor]] = core.payload_field("statistics", counters=True)
-
-
-@dataclass(frozen=True)
-class ConcatenatedHead(GlobalModel):
-    """The classifier on concatenated features: weight [C, G d] and bias [C]."""
-
-    weights: Mapping[str, Tensor] = core.payload_field(
-        "weights", reveals="the mean of the participants' classifiers"
-    )
-
-
-@core.algorithms.add
+@core.method("fedconcat", "FedConcat", "Diao et al., AAAI 2024, arXiv:2312.06290")
 class FedConcat(FedAvg):
     """FedAvg inside clusters of clients, then one classifier on all clusters' features.
 
     The server's state holds `clusters`, each cluster's model (`{"0": {...}, ...}`), `assignment`,
     the cluster of each client [N], and from the third stage on `head`, the classifier.
+    `clusters=1` with `cluster_rounds=rounds` is FedAvg.
     """
 
-    name = "fedconcat"
     version = 2  # encodes the images of each batch
-    title = "FedConcat"
-    paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     travels = "label distributions once; models in clusters; encoders once; classifiers"
     one_model = True
     stacks = True
-    uploads = (LabelDistribution, TrainedModel)
-    downloads = (GlobalModel, Encoders, ConcatenatedHead)
+    keep_encoders = core.gift(
+        weights=core.sent(
+            "weights",
+            "the mean encoder of each cluster; for a cluster of one client, its own encoder",
+        ),
+        buffers=core.sent("statistics", counters=True),
+    )
+    """The clusters' encoders: weights and buffers, by cluster and name."""
 
-    class HParams(FedAvg.HParams):
-        """FedConcat's hyper-parameters; `clusters=1` with `cluster_rounds=rounds` is FedAvg."""
-
-        clusters: int = Field(2, ge=1, le=100_000)
-        """G, number of clusters; 1 trains a classifier after FedAvg. FedGLCL's comparison does not
-        state its value; try 2 to 5."""
-        largest: float | None = Field(None, ge=1, le=100_000)
-        """Largest size of a cluster, as a multiple of N/G clients; null: no bound. Official code:
-        1.2 for CIFAR-100 and Tiny-ImageNet."""
-        cluster_rounds: int | None = Field(None, ge=1, le=100_000)
-        """Number of first rounds that train inside the clusters; null: half of `rounds`. The value
-        of `rounds` trains no classifier. FedGLCL's comparison: 50 of 1050."""
-        head_batches: int = Field(3, ge=1, le=10_000)
-        """Batches that each client trains on in a round of the classifier. Paper: 3."""
-
-    hp: HParams
+    clusters: int = Field(2, ge=1, le=100_000)
+    """G, number of clusters; 1 trains a classifier after FedAvg. FedGLCL's comparison does not
+    state its value; try 2 to 5."""
+    largest: float | None = Field(None, ge=1, le=100_000)
+    """Largest size of a cluster, as a multiple of N/G clients; null: no bound. Official code:
+    1.2 for CIFAR-100 and Tiny-ImageNet."""
+    cluster_rounds: int | None = Field(None, ge=1, le=100_000)
+    """Number of first rounds that train inside the clusters; null: half of `rounds`. The value
+    of `rounds` trains no classifier. FedGLCL's comparison: 50 of 1050."""
+    head_batches: int = Field(3, ge=1, le=10_000)
+    """Batches that each client trains on in a round of the classifier. Paper: 3."""
 
     @property
-    def cluster_rounds(self) -> int:
+    def rounds_in_clusters(self) -> int:
         """Return the number of rounds inside the clusters."""
-        if self.hp.cluster_rounds is None:
+        if self.cluster_rounds is None:
             return ceil(self.setting.rounds / 2)
-        return self.hp.cluster_rounds
+        return self.cluster_rounds
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights for every cluster.
@@ -144,19 +111,19 @@ class FedConcat(FedAvg):
             UserError: if there are more clusters than clients, or `cluster_rounds` exceeds
                 `rounds`.
         """
-        if self.hp.clusters > self.setting.clients:
+        if self.clusters > self.setting.clients:
             raise UserError(
-                f"algorithm.clusters={self.hp.clusters} is more than the number of clients, "
+                f"algorithm.clusters={self.clusters} is more than the number of clients, "
                 f"{self.setting.clients}; lower algorithm.clusters or raise data.clients"
             )
-        if self.cluster_rounds > self.setting.rounds:
+        if self.rounds_in_clusters > self.setting.rounds:
             raise UserError(
-                f"algorithm.cluster_rounds={self.cluster_rounds} exceeds "
+                f"algorithm.cluster_rounds={self.rounds_in_clusters} exceeds "
                 f"rounds={self.setting.rounds}; lower algorithm.cluster_rounds or raise rounds, "
                 "so that rounds remain to train the classifier"
             )
         model = super().init_server(server)["model"]
-        return {"clusters": {str(g): model for g in range(self.hp.clusters)}}
+        return {"clusters": {str(g): model for g in range(self.clusters)}}
 
     def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Collect the clients' label distributions and cluster them."""
@@ -170,16 +137,16 @@ class FedConcat(FedAvg):
         points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
         for client, answer in answers.items():
             points[client] = answer.shares.numpy()
-        count, largest = self.hp.clusters, clients
-        if self.hp.largest is not None:
-            largest = max(int(self.hp.largest * clients / count), ceil(clients / count))
+        count, largest = self.clusters, clients
+        if self.largest is not None:
+            largest = max(int(self.largest * clients / count), ceil(clients / count))
         random = exchange.server.streams.numpy("fedconcat")
         assignment = torch.from_numpy(cluster(points, count, largest, random))
         return {"assignment": assignment}
 
     def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Run a round inside the clusters, or, in the third stage, a round of the classifier."""
-        if exchange.server.round <= self.cluster_rounds:
+        if exchange.server.round <= self.rounds_in_clusters:
             return super().round(state, exchange)
         if "head" not in state:
             weight, bias = concatenate_heads(list(state["clusters"].values()))
@@ -195,23 +162,34 @@ class FedConcat(FedAvg):
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the encoders to all clients in the third stage."""
         server = exchange.server
-        if server.round <= self.cluster_rounds or self._has_encoders(state).all():
+        if server.round <= self.rounds_in_clusters or self._has_encoders(state).all():
             return state
-        down = dict.fromkeys(exchange.everyone, _make_encoders(state, server))
-        return exchange.give(state, "encoders", down)
+        down = dict.fromkeys(exchange.everyone, self._encoders(state, server))
+        return exchange.give(state, "keep_encoders", down)
+
+    def _encoders(self, state: core.ServerState, server: core.Server) -> core.Payload:
+        """Return the clusters' models without heads."""
+        buffers = buffer_names(server.model)
+        weights = tensor_names(server.model) - buffers - head_tensors(server.model)
+        parts = [
+            {g: select(model, names) for g, model in state["clusters"].items()}
+            for names in (weights, buffers)
+        ]
+        encoders: core.Payload = self.keep_encoders.down(*parts)
+        return encoders
 
     def _has_encoders(self, state: core.ServerState) -> Tensor:
         """Return the mask of clients with the encoders [N]."""
-        return core.held_versions(state, "encoders", self.setting) == 0
+        return core.held_versions(state, "keep_encoders", self.setting) == 0
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
-        models = [GlobalModel(model) for model in state["clusters"].values()]
+        models = [self.down(model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
-            head = ConcatenatedHead(state["head"])
+            head = self.train_head.down(state["head"])
             has_encoders = self._has_encoders(state)
             down |= {client: head for client in clients if has_encoders[client]}
         return down
@@ -228,21 +206,32 @@ class FedConcat(FedAvg):
 
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True in the third stage or with a single cluster."""
-        return "head" in state or self.hp.clusters == 1
+        return "head" in state or self.clusters == 1
 
+    @core.step(
+        up={
+            "shares": core.sent(
+                "statistics",
+                "which classes the client holds, and in what proportions",
+                "C",
+                dtype=torch.float64,
+            )
+        }
+    )
     def label_distribution(
         self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[LabelDistribution, core.ClientState]:
+    ) -> tuple[core.Tensors, core.ClientState]:
         """Upload the shares of the classes among the client's training images."""
         counts = client.class_counts.cpu().double()
-        return LabelDistribution(counts / counts.sum()), state
+        return {"shares": counts / counts.sum()}, state
 
+    @core.step(down={"model": core.sent("weights", "the mean of the participants' classifiers")})
     def train_head(
-        self, client: core.Client, state: core.ClientState, down: ConcatenatedHead
-    ) -> tuple[TrainedModel, core.ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[Any, core.ClientState]:
         """Train the classifier on the features of `head_batches` batches."""
         local = self.begin(client, state, down)
-        count = self.hp.head_batches * self.setting.training.batch_size
+        count = self.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
         drawn = torch.randperm(len(client.train), generator=random)[:count].numpy()
         part = replace(local.client, train=local.client.train.part(drawn))
@@ -251,7 +240,7 @@ class FedConcat(FedAvg):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the classifier behind the encoders, or the cluster's model."""
-        if isinstance(down, ConcatenatedHead):
+        if isinstance(down, self.train_head.down):
             weights, buffers = (state.memory[name] for name in ("weights", "buffers"))
             encoders = [{**weights[g], **buffers[g]} for g in weights]
             model = ConcatenatedClassifier(client, encoders).to(client.device)
@@ -292,18 +281,6 @@ def load_encoders(
     head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
     for encoder in encoders:
         yield client.load({**encoder, **head}).eval()
-
-
-def _make_encoders(state: core.ServerState, server: core.Server) -> Encoders:
-    """Return the clusters' models without heads."""
-    buffers = buffer_names(server.model)
-    weights = tensor_names(server.model) - buffers - head_tensors(server.model)
-    return Encoders(
-        *(
-            {g: select(model, names) for g, model in state["clusters"].items()}
-            for names in (weights, buffers)
-        )
-    )
 
 
 def concatenate_heads(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -42,15 +42,6 @@ from fedray.config import Epochs, LearningRate
 from fedray.models import ClassifierOutput, head_tensors
 
 
-@dataclass(frozen=True)
-class Simplex(core.Payload):
-    """M^T: the classes' unit vectors [C, C]."""
-
-    simplex: Tensor = core.payload_field(
-        "prototypes", "C C", reveals="nothing: a random rotation of a fixed simplex"
-    )
-
-
 @core.algorithms.add
 class FedETF(ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
@@ -62,7 +53,9 @@ class FedETF(ExtraParameters):
     travels = "models and a scale; the simplex once"
     one_model = True
     stacks = True
-    downloads = (*ExtraParameters.downloads, Simplex)
+    keep_simplex = core.gift(
+        simplex=core.sent("prototypes", "nothing: a random rotation of a fixed simplex", "C C")
+    )
 
     class HParams(FedAvg.HParams):
         scale: float = Field(1.0, gt=0, le=1e6)
@@ -91,8 +84,9 @@ class FedETF(ExtraParameters):
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the simplex to all clients; those that join later are tested before, too."""
-        simplex = Simplex(state["simplex"])
-        return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
+        simplex = self.keep_simplex.down(state["simplex"])
+        everyone = range(self.setting.clients)
+        return exchange.give(state, "keep_simplex", dict.fromkeys(everyone, simplex))
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         counts = local.client.class_counts

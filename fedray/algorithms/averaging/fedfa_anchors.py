@@ -21,7 +21,6 @@ Buffers: as in FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,32 +29,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import similarity_analysis
 from fedray.config import LossWeight
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
-
-
-@dataclass(frozen=True)
-class AnchoredModel(GlobalModel):
-    """The global model and the anchors a [C, d]."""
-
-    anchors: Tensor = core.payload_field(
-        "prototypes", "C d", reveals="the means of the participants' class features"
-    )
-
-
-@dataclass(frozen=True)
-class AnchoredUpdate(TrainedModel):
-    """A trained model and the client's anchors [C, d]."""
-
-    anchors: Tensor = core.payload_field(
-        "prototypes",
-        "C d",
-        reveals="which classes the client holds, by the anchors that moved, and their mean "
-        "features",
-    )
 
 
 @core.algorithms.add
@@ -66,9 +44,16 @@ class FedFAAnchors(FedAvg):
     title = "FedFA (anchors)"
     paper = "Zhou et al., IEEE TMC 2024, arXiv:2211.09299"
     travels = "models and feature anchors"
-    uploads = (AnchoredUpdate,)
-    downloads = (AnchoredModel,)
-    down_type = AnchoredModel
+    down = {
+        "anchors": core.sent("prototypes", "the means of the participants' class features", "C d")
+    }
+    up = {
+        "anchors": core.sent(
+            "prototypes",
+            "which classes the client holds, by the anchors that moved, and their mean features",
+            "C d",
+        )
+    }
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
@@ -113,7 +98,7 @@ class FedFAAnchors(FedAvg):
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[AnchoredUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Train; calibrate the head after every batch, and move local anchors after every epoch."""
         local = self.begin(client, state, down)
         anchors, config = down.anchors, self.setting.training
@@ -132,7 +117,7 @@ class FedFAAnchors(FedAvg):
 
         trained = core.fit(local, loss, after_batch=calibration.step)
         update, next_state = self.finish(local, trained)
-        return AnchoredUpdate(**vars(update), anchors=moving.anchors), next_state
+        return {**update, "anchors": moving.anchors}, next_state
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:

@@ -33,32 +33,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, payload_field
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, sent
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 
 EPS = 1e-6
-
-
-@dataclass(frozen=True)
-class VariedModel(GlobalModel):
-    """The global model, and V of every stage's means and deviations [channels], at first empty."""
-
-    variances: Mapping[str, Tensor] = payload_field(
-        "statistics", reveals="how much the channel statistics of the participants differ"
-    )
-
-
-@dataclass(frozen=True)
-class VariedUpdate(TrainedModel):
-    """A trained model, and the running means of every stage's statistics [channels]."""
-
-    running: Mapping[str, Tensor] = payload_field(
-        "statistics",
-        reveals="means and deviations of the client's images in every stage, without noise even "
-        "with privacy",
-    )
 
 
 @algorithms.add
@@ -70,9 +50,20 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
-    uploads = (VariedUpdate,)
-    downloads = (VariedModel,)
-    down_type = VariedModel
+    down = {
+        "variances": sent(
+            "statistics", "how much the channel statistics of the participants differ"
+        )
+    }
+    up = {
+        "running": sent(
+            "statistics",
+            "means and deviations of the client's images in every stage, without noise even with "
+            "privacy",
+        )
+    }
+    """V of every stage's means and deviations [channels], at first empty, and a client's running
+    means of these statistics."""
 
     class HParams(FedAvg.HParams):
         probability: float = Field(0.5, ge=0, le=1)
@@ -109,7 +100,7 @@ class FedFAAugmentation(FedAvg):
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
-    ) -> tuple[VariedUpdate, ClientState]:
+    ) -> tuple[Any, ClientState]:
         """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
         layers = AugmentationLayers(
@@ -123,8 +114,8 @@ class FedFAAugmentation(FedAvg):
             trained = self.train(local)
         update, next_state = self.finish(local, trained)
         memory = {**next_state.memory, "running": layers.running}
-        sent = VariedUpdate(**vars(update), running=layers.running)
-        return sent, ClientState(next_state.model, memory)
+        upload = {**update, "running": layers.running}
+        return upload, ClientState(next_state.model, memory)
 
 
 @dataclass

@@ -16,26 +16,18 @@ Buffers: running statistics and counters are averaged as in FedAvg, not normalis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
+from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.models import buffer_names
 
 
-@dataclass(frozen=True)
-class NormalisedModel(TrainedModel):
-    """A trained model, and a_i, the divisor of its update."""
-
-    steps: float = core.payload_field("statistics", reveals="how many steps the client took")
-
-    def check(self, call: core.Call) -> None:
-        super().check(call)
-        self.require_within("steps", 1)
+def _is_divisor(payload: Any, name: str, call: core.Call) -> None:
+    payload.require_within(name, 1)
 
 
 @core.algorithms.add
@@ -47,24 +39,29 @@ class FedNova(FedAvg):
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
     requires = core.Requires(sgd=True)
     dense = True
-    uploads = (NormalisedModel,)
+    up = {
+        "steps": core.sent(
+            "statistics", "how many steps the client took", number=float, check=_is_divisor
+        )
+    }
+    """`steps` is a_i, the divisor of the client's update."""
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[NormalisedModel, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         update, next_state = super().finish(local, trained)
         a_i = steps_of(trained, self.setting.training)
-        return NormalisedModel(**vars(update), steps=a_i), next_state
+        return {**update, "steps": a_i}, next_state
 
     def summand(self, upload: Any) -> core.StateTree:
         """Return n_i, n_i y_i, n_i a_i, n_i / a_i and n_i y_i / a_i."""
         weight = self.weight(upload)
         return {
             "weight": torch.tensor(weight).double(),
-            "model": core.weighed(upload.weights, weight),
+            "model": core.weighed(upload.model, weight),
             "steps": torch.tensor(weight).double() * upload.steps,
             "inverse": torch.tensor(weight).double() / upload.steps,
-            "normalised": core.weighed(upload.weights, weight / upload.steps),
+            "normalised": core.weighed(upload.model, weight / upload.steps),
         }
 
     def server_step(

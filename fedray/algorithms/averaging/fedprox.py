@@ -34,4 +34,4 @@ class FedProx(FedAvg):
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         loss, mu = super().loss(output, batch, local), self.hp.mu
-        return loss + proximal_term(local.model, local.down.weights, mu) if mu else loss
+        return loss + proximal_term(local.model, local.down.model, mu) if mu else loss

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, Client, ClientState, LocalContext, Trained, algorithms
 from fedray.models import Classifier, ClassifierOutput, Inputs
@@ -75,7 +75,7 @@ class Moon(FedAvg):
         memory = {**state.memory, "previous": client.initial()}
         return replace(local, state=ClientState(local.state.model, memory))
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
         """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
         update, next_state = super().finish(local, trained)
         if self.hp.mu == 0:

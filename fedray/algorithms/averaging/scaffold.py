@@ -18,69 +18,45 @@ Buffers: running statistics and counters are averaged as in FedAvg and have no c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fednova import steps_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 
 
-@dataclass(frozen=True)
-class ControlledModel(GlobalModel):
-    """The global model, and the server's control variate c as `control`."""
+@core.method("scaffold", "SCAFFOLD", "Karimireddy et al., ICML 2020, arXiv:1910.06378")
+class Scaffold(FedAvg):
+    """FedAvg with control variates on the server and on every client.
 
-    control: Mapping[str, Tensor] = core.payload_field(
-        "weights", reveals="the mean gradient of all clients"
-    )
-
-
-@dataclass(frozen=True)
-class ControlledUpdate(TrainedModel):
-    """A trained model, and c_i+ - c_i, the change of the client's control variate.
-
-    The change has no counterpart in the download, so privacy clips it as a difference from 0.
+    The change of a client's variate has no counterpart in the download, so privacy clips it as a
+    difference from 0.
     """
 
-    change: Mapping[str, Tensor] = core.payload_field(
-        "weights",
-        reveals="the client's mean gradient of the round, from which gradient inversion starts",
-    )
-
-    def check(self, call: core.Call) -> None:
-        super().check(call)
-        self.require_like("change", call.down.control)
-
-
-@core.algorithms.add
-class Scaffold(FedAvg):
-    """FedAvg with control variates on the server and on every client."""
-
-    name = "scaffold"
     version = 2  # privacy clips the change of the variate as a difference from 0
-    title = "SCAFFOLD"
-    paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     travels = "models and control variates"
     requires = core.Requires(sgd=True)
     dense = True
-    uploads = (ControlledUpdate,)
-    downloads = (ControlledModel,)
-    down_type = ControlledModel
+    down = {"control": core.sent("weights", "the mean gradient of all clients")}
+    up = {
+        "change": core.sent(
+            "weights",
+            "the client's mean gradient of the round, from which gradient inversion starts",
+            combine="sum",
+            check=core.like_download("control"),
+        )
+    }
     equal_mean = FedAvg.equal_mean  # the server uses only the sum of the variates, too
 
-    class HParams(FedAvg.HParams):
-        weights: Weights = "uniform"
-        """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n (NIID-Bench)."""
-        lr_server: LearningRate = 1.0
-        """η_g, learning rate of the server; 1 sets the model to the mean of the clients'. Paper:
-        1."""
-
-    hp: HParams
+    weights: Weights = "uniform"
+    """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n (NIID-Bench)."""
+    lr_server: LearningRate = 1.0
+    """η_g, learning rate of the server; 1 sets the model to the mean of the clients'. Paper: 1."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         control = zeros(dict(server.model.named_parameters()))
@@ -105,33 +81,30 @@ class Scaffold(FedAvg):
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[ControlledUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Upload as FedAvg does, with the change of the client's control variate (option II)."""
         sent, next_state = super().finish(local, trained)
         config, down = local.client.setting.training, local.down
         length = config.lr * steps_of(trained, config)
-        x, y = down.weights, sent.weights
+        x, y = down.model, sent["model"]
         old = next_state.memory.get("control", zeros(down.control))
         new = {
             name: new_control(old[name], c, x[name], y[name], length)
             for name, c in down.control.items()
         }
         change = {name: control - old[name] for name, control in new.items()}
-        update = ControlledUpdate(**vars(sent), change=change)
-        return update, core.ClientState(next_state.model, {**next_state.memory, "control": new})
-
-    def summand(self, upload: Any) -> core.StateTree:
-        return {**super().summand(upload), "control": core.weighed(upload.change, 1.0)}
+        memory = {**next_state.memory, "control": new}
+        return {**sent, "change": change}, core.ClientState(next_state.model, memory)
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        changes = core.mean_of(total["control"], float(self.setting.clients), state["control"])
+        changes = core.mean_of(total["change"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
-            model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
+            model[name] = x[name] + self.lr_server * (model[name] - x[name])
             control[name] = c + changes[name]
         return {"model": model, "control": control}
 

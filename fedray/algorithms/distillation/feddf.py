@@ -35,7 +35,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import kl_divergence
 from fedray.algorithms.server_training import fit_on_server
 from fedray.config import LearningRate, Temperature
@@ -88,7 +88,7 @@ class FedDF(FedAvg):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send every client the model of its architecture."""
-        models = {name: GlobalModel(model) for name, model in state["models"].items()}
+        models = {name: self.down(model) for name, model in state["models"].items()}
         return {client: models[server.architectures[client]] for client in clients}
 
     def server_update(

@@ -82,8 +82,7 @@ class FedDistill(core.LocalTraining):
     title = "FedDistill"
     paper = "Jeong et al., 2018, arXiv:1811.11479"
     travels = "mean class outputs"
-    uploads = (ClassOutputs,)
-    downloads = (ClassTeachers,)
+    down, up = ClassTeachers, ClassOutputs
 
     class HParams(core.HyperParameters):
         gamma: LossWeight = 1.0

@@ -34,7 +34,6 @@ statistics, on the server and on clients, and has no running statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -44,36 +43,12 @@ from torch import Tensor, nn
 
 from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
-from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAveraging
+from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 from fedray.models import drawn_linear
-
-
-@dataclass(frozen=True)
-class ClassCounts(core.Payload):
-    """A client's number of training images of each class [C]; sent once for each phase of data."""
-
-    counts: Tensor = core.payload_field(
-        "statistics", "C", dtype=torch.int64, reveals="how many images of each class the client has"
-    )
-
-
-@dataclass(frozen=True)
-class GenerativeHead(GlobalHead):
-    """The averaged head, the generator, and the summed class counts of all clients [C]."""
-
-    generator: Mapping[str, Tensor] = core.payload_field(
-        "weights", reveals="features that these heads classify as each class"
-    )
-    counts: Tensor = core.payload_field(
-        "statistics",
-        "C",
-        dtype=torch.int64,
-        reveals="how many images of each class all clients have together",
-    )
 
 
 @core.algorithms.add
@@ -84,8 +59,16 @@ class FedGen(HeadAveraging):
     title = "FedGen"
     paper = "Zhu et al., ICML 2021, arXiv:2105.10056"
     travels = "classifier heads; a generator of features down; class counts once"
-    uploads = (ClassCounts, Head)
-    downloads = (GenerativeHead,)
+    down = {
+        "head": core.sent("weights", "the mean of the participants' heads"),
+        "generator": core.sent("weights", "features that these heads classify as each class"),
+        "counts": core.sent(
+            "statistics",
+            "how many images of each class all clients have together",
+            "C",
+            dtype=torch.int64,
+        ),
+    }
 
     class HParams(core.HyperParameters):
         generated_weight: LossWeight = 1.0
@@ -143,7 +126,8 @@ class FedGen(HeadAveraging):
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         if exchange.server.round in self.setting.phases:
             state = {**state, "counts": {}}
-        return super().round(self._collect_counts(state, exchange), exchange)
+        state = self._collect_counts(state, exchange)
+        return {**state, **super().round(state, exchange)}
 
     def _collect_counts(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
@@ -156,7 +140,7 @@ class FedGen(HeadAveraging):
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
-        down = GenerativeHead(state["head"], state["generator"], self._summed_counts(state))
+        down = self.down(state["head"], state["generator"], self._summed_counts(state))
         return dict.fromkeys(clients, down)
 
     def _summed_counts(self, state: core.ServerState) -> Tensor:
@@ -208,11 +192,21 @@ class FedGen(HeadAveraging):
         labels = draw_labels(counts, size, random)
         return torch.empty(size, self.hp.noise_dim).uniform_(generator=random), labels
 
+    @core.step(
+        up={
+            "counts": core.sent(
+                "statistics",
+                "how many images of each class the client has",
+                "C",
+                dtype=torch.int64,
+            )
+        }
+    )
     def count_classes(
         self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[ClassCounts, core.ClientState]:
+    ) -> tuple[core.Tensors, core.ClientState]:
         """Upload the client's class counts."""
-        return ClassCounts(client.class_counts), state
+        return {"counts": client.class_counts}, state
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train with a batch of generated features for each batch of images, Eq. (5)."""

@@ -103,7 +103,7 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     title = "FedKD"
     paper = "Wu et al., Nature Communications 2022, arXiv:2108.13323"
     travels = "factors of a small model's updates"
-    uploads = (SmallModelUpdate,)
+    up = SmallModelUpdate
     equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
     class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
@@ -135,11 +135,18 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
         share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
         return factorise(update, share)
 
+    def summand(self, upload: Any) -> core.StateTree:
+        """Return n_k, and n_k times the restored update."""
+        weight = self.weight(upload)
+        terms = core.weighed(upload.model, weight)
+        return {"weight": torch.tensor(weight).double(), "model": terms}
+
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Add the mean update to the small model; average buffers as FedAvg does."""
-        model, means = state["model"], super().server_step(state, total, server)["model"]
+        model = state["model"]
+        means = core.mean_of(total["model"], total["weight"], model)
         buffers = buffer_names(server.empty(server.architectures[0]))
         return {
             "model": {
@@ -168,13 +175,13 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     ) -> tuple[Any, core.ClientState]:
         """Upload the change of the small model and its buffers; keep the client's own model."""
         sent, next_state = super().finish(local, trained)
-        buffers = select(sent.weights, buffer_names(local.model))
+        buffers = select(sent["model"], buffer_names(local.model))
         update = {
-            name: self.factors((sent.weights[name] - tensor).cpu(), local.client.round)
-            for name, tensor in local.down.weights.items()
+            name: self.factors((sent["model"][name] - tensor).cpu(), local.client.round)
+            for name, tensor in local.down.model.items()
             if name not in buffers
         }
-        return SmallModelUpdate(update, buffers, sent.samples), next_state
+        return SmallModelUpdate(update, buffers, sent["samples"]), next_state
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class FedMD(core.LocalTraining):
     paper = "Li and Wang, NeurIPS 2019 workshop, arXiv:1910.03581"
     travels = "class scores of public images"
     requires = core.Requires(public=True)
-    uploads = downloads = (PublicLogits,)
+    down = up = PublicLogits
     stacks = False
 
     class HParams(core.HyperParameters):
@@ -94,7 +94,7 @@ class FedMD(core.LocalTraining):
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Have every client that has not done so start with transfer learning."""
-        return exchange.give(state, "transfer", dict.fromkeys(exchange.everyone), step="transfer")
+        return exchange.give(state, "transfer", dict.fromkeys(exchange.everyone))
 
     def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         scores = exchange.call("communicate", dict.fromkeys(exchange.participants))

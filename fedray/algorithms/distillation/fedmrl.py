@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import TrainedModel
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
 from fedray.core import Batch, ClientState, LocalContext, Trained, algorithms
@@ -95,7 +94,7 @@ class FedMRL(AuxiliaryAveraging):
         assert isinstance(output, AuxiliaryOutput)
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
         """Upload the small model as FedAvg does; with `official_bug`, restore the projector."""
         update, next_state = super().finish(local, trained)
         if not self.hp.official_bug:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,26 +28,10 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix, similarity_analysis
-from fedray.algorithms.personalised.shared_head import GlobalHead, HeadAveraging
+from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.config import LossWeight, Temperature
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput, drawn_linear
-
-
-@dataclass(frozen=True)
-class Targets(core.Payload):
-    """The fixed targets [C, d], sent once."""
-
-    targets: Tensor = core.payload_field(
-        "prototypes", "C d", reveals="nothing: the targets are drawn from the seed"
-    )
-
-
-@dataclass(frozen=True)
-class SharedHead(GlobalHead):
-    """The averaged head and this round's weight of the alignment."""
-
-    weight: float = core.payload_field("statistics")
 
 
 @core.algorithms.add
@@ -60,7 +43,11 @@ class AlignFed(HeadAveraging):
     paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
     travels = "classifier heads"
     stacks = True
-    downloads = (Targets, SharedHead)
+    down = {"weight": core.sent("statistics", number=float)}
+    """Besides the head, this round's weight of the alignment."""
+    keep_targets = core.gift(
+        targets=core.sent("prototypes", "nothing: the targets are drawn from the seed", "C d")
+    )
 
     class HParams(core.HyperParameters):
         lambda_start: LossWeight = 20.0
@@ -100,15 +87,15 @@ class AlignFed(HeadAveraging):
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the targets to all clients that have joined."""
-        targets = Targets(state["targets"])
-        return exchange.give(state, "targets", dict.fromkeys(exchange.everyone, targets))
+        targets = self.keep_targets.down(state["targets"])
+        return exchange.give(state, "keep_targets", dict.fromkeys(exchange.everyone, targets))
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
-        return dict.fromkeys(clients, SharedHead(state["head"], weight))
+        return dict.fromkeys(clients, self.down(state["head"], weight))
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["targets"])

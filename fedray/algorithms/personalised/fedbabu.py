@@ -15,21 +15,13 @@ Buffers: those of the body are averaged as in FedAvg; the head has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-
-from torch import Tensor
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, select
+from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.models import Classifier, head_tensors, tensor_names
-
-
-@dataclass(frozen=True)
-class FixedHead(core.Payload):
-    """The head that all clients keep: weight [C, d] and bias [C], by the model's tensor names."""
-
-    head: Mapping[str, Tensor] = core.payload_field("weights", reveals="nothing: initial weights")
 
 
 @core.algorithms.add
@@ -43,7 +35,7 @@ class FedBABU(FedAvg):
     one_model = True
     dense = True
     stacks = True
-    downloads = (GlobalModel, FixedHead)
+    keep_head = core.gift(head=core.sent("weights", "nothing: initial weights"))
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the names of the body, which is the model without its head (Algorithm 1)."""
@@ -60,12 +52,10 @@ class FedBABU(FedAvg):
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the head to all clients; those that join later are tested before, too."""
-        head = FixedHead(state["head"])
-        return exchange.give(state, "head", dict.fromkeys(range(self.setting.clients), head))
+        head = self.keep_head.down(state["head"])
+        return exchange.give(state, "keep_head", dict.fromkeys(range(self.setting.clients), head))
 
-    def begin(
-        self, client: core.Client, state: core.ClientState, down: GlobalModel
-    ) -> core.LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global body and the fixed head; only the body is trainable (Algorithm 1)."""
         local = super().begin(client, replace(state, model=state.memory["head"]), down)
         body = {name for name, _ in local.model.named_parameters()} - head_tensors(local.model)

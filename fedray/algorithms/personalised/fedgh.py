@@ -25,28 +25,19 @@ Buffers: those of the extractors are personal; heads have none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.personalised.shared_head import GlobalHead, HeadSharing
+from fedray.algorithms.personalised.shared_head import HeadSharing
 from fedray.algorithms.prototypes.class_prototypes import (
-    ClassFeatures,
+    CLASS_FEATURES,
     ServerTraining,
     train_on_uploads,
 )
 from fedray.models import Classifier
-
-
-@dataclass(frozen=True)
-class GeneralisedHead(GlobalHead):
-    """The head that the server has trained."""
-
-    head: Mapping[str, Tensor] = core.payload_field(
-        "weights", reveals="a head trained on the clients' mean class features"
-    )
 
 
 @core.algorithms.add
@@ -57,9 +48,8 @@ class FedGH(HeadSharing):
     title = "FedGH"
     paper = "Yi et al., ACM MM 2023, arXiv:2303.13137"
     travels = "mean class features up, a classifier head down"
-    uploads = (ClassFeatures,)
-    downloads = (GeneralisedHead,)
-    down_type = GeneralisedHead
+    down = {"head": core.sent("weights", "a head trained on the clients' mean class features")}
+    up = CLASS_FEATURES
 
     class HParams(ServerTraining):
         """Hyper-parameters of the server's training."""
@@ -79,15 +69,15 @@ class FedGH(HeadSharing):
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[ClassFeatures, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         _, next_state = super().finish(local, trained)
         return mean_features(local.client, local.model), next_state
 
 
-def mean_features(client: core.Client, model: Classifier) -> ClassFeatures:
+def mean_features(client: core.Client, model: Classifier) -> core.Tensors:
     """Return the local averaged representation: the mean feature of each local class."""
     classes, vectors, _ = client.class_means(model)
-    return ClassFeatures(classes, vectors)
+    return {"classes": classes, "vectors": vectors}
 
 
 def header_loss(head: Mapping[str, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -27,9 +27,9 @@ Buffers: those of the extractor are averaged as in FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,47 +38,26 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import select
-from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes, prototype_loss
-from fedray.algorithms.prototypes.fedproto_global import (
-    PrototypeAveraging,
-    PrototypedModel,
-    PrototypedUpdate,
-)
+from fedray.algorithms.prototypes.class_prototypes import prototype_loss
+from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
 from fedray.config import LearningRate, LossWeight
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
-@dataclass(frozen=True)
-class PersonalUpdate(PrototypedUpdate):
-    """A trained extractor with prototypes, the head, and statistics that determine head weights.
-
-    Attributes:
-        head: the trained head's tensors.
-        means: h, the mean feature of each class times the class's share, before training [C, d].
-        variance: V, the variance of the client's features before training.
-    """
-
-    head: Mapping[str, Tensor] = core.payload_field("weights", reveals="the client's head")
-    means: Tensor = core.payload_field(
-        "prototypes", "C d", reveals="the mean features of its classes before training"
-    )
-    variance: float = core.payload_field("statistics", reveals="how much the features vary")
-
-    def check(self, call: core.Call) -> None:
-        super().check(call)
-        tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
-        self.require_like("head", select(tensors, head_tensors(model)))
-        self.require_within("variance", 0)
+def _is_head(payload: Any, name: str, call: core.Call) -> None:
+    tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
+    payload.require_like(name, select(tensors, head_tensors(model)))
 
 
-@dataclass(frozen=True)
-class PersonalHead(core.Payload):
-    """The head that the server has combined for one client."""
+def _is_positive(payload: Any, name: str, call: core.Call) -> None:
+    payload.require_within(name, 0)
 
-    head: Mapping[str, Tensor] = core.payload_field(
-        "weights",
-        reveals="a mixture of clients' heads, in which those of similar clients weigh most",
-    )
+
+class Prototypes(NamedTuple):
+    """Prototypes [C, d], and the mask of the classes that have one [C]."""
+
+    vectors: Tensor
+    present: Tensor
 
 
 @core.algorithms.add
@@ -90,22 +69,26 @@ class FedPAC(PrototypeAveraging):
     title = "FedPAC"
     paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
     travels = "extractors, class prototypes and heads"
-    uploads = (PersonalUpdate,)
-    downloads = (PrototypedModel, PersonalHead)
+    up = {
+        "head": core.sent("weights", "the client's head", check=_is_head),
+        "means": core.sent("prototypes", "the mean features of its classes before training", "C d"),
+        "variance": core.sent(
+            "statistics", "how much the features vary", number=float, check=_is_positive
+        ),
+    }
+    """Besides a trained extractor with prototypes: the trained head, h, the mean feature of each
+    class times the class's share, before training, and V, the variance of the client's features."""
 
-    class HParams(PrototypeAveraging.HParams):
-        lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
-        head_epochs: int = Field(1, ge=0, le=10_000)
-        """Epochs that train the head alone, before the `epochs` of the extractor; 0 leaves the head
-        untrained. Paper: 1."""
-        head_lr: LearningRate = 0.1
-        """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
-        min_weight: float = Field(0.001, ge=0, lt=1)
-        """Heads of at most this weight are excluded from a mixture; 0 includes all heads of
-        positive weight. Official code: 0.001."""
-
-    hp: HParams
+    lambda_: LossWeight = 1.0
+    """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
+    head_epochs: int = Field(1, ge=0, le=10_000)
+    """Epochs that train the head alone, before the `epochs` of the extractor; 0 leaves the head
+    untrained. Paper: 1."""
+    head_lr: LearningRate = 0.1
+    """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
+    min_weight: float = Field(0.001, ge=0, lt=1)
+    """Heads of at most this weight are excluded from a mixture; 0 includes all heads of positive
+    weight. Official code: 0.001."""
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the extractor's names; heads are uploaded, but combined for each client."""
@@ -118,7 +101,7 @@ class FedPAC(PrototypeAveraging):
         exchange.call("receive_head", self.combine_heads(uplinks))
         return self.server_update(state, uplinks, exchange.server)
 
-    def combine_heads(self, uplinks: core.Uplinks) -> dict[int, PersonalHead]:
+    def combine_heads(self, uplinks: core.Uplinks) -> dict[int, Any]:
         """Return each participant's combined head, sum_j a_j head_j over the participants j."""
         if not uplinks:
             return {}
@@ -129,49 +112,57 @@ class FedPAC(PrototypeAveraging):
             name: torch.stack([upload.head[name].double() for upload in uploads])
             for name in uploads[0].head
         }
-        heads: dict[int, PersonalHead] = {}
+        heads: dict[int, Any] = {}
         for index, client in enumerate(uplinks):
-            weights = head_weights(means, variances, index, self.hp.min_weight)
+            weights = head_weights(means, variances, index, self.min_weight)
             mixed = {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
-            heads[client] = PersonalHead({name: head.float() for name, head in mixed.items()})
+            heads[client] = self.receive_head.down({n: head.float() for n, head in mixed.items()})
         return heads
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[PersonalUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Compute statistics, train the head, then train the extractor with the alignment loss."""
         local = self.begin(client, state, down)
         features = client.features(local.model, client.train)
         labels = client.train.labels.to(client.device)
         means, variance = head_statistics(features, labels, self.setting.num_classes)
         parameters = {name for name, _ in local.model.named_parameters()}
-        head = parameters - down.weights.keys()
+        head = parameters - down.model.keys()
         self._train_head(local, head)
         targets = alignment_targets(down, means, labels)
         trained = self._train_extractor(local, parameters - head, targets)
         update, next_state = self.finish(local, trained)
         trained_head = select(trained.tensors, head)
-        personal = PersonalUpdate(**vars(update), head=trained_head, means=means, variance=variance)
-        return personal, next_state
+        personal = {"head": trained_head, "means": means, "variance": variance}
+        return {**update, **personal}, next_state
 
     def _train_head(self, local: core.LocalContext, head: Collection[str]) -> None:
         """Train the head alone, on the cross-entropy."""
-        if not self.hp.head_epochs:
+        if not self.head_epochs:
             return
-        client = local.client.with_schedule(epochs=self.hp.head_epochs, lr=self.hp.head_lr)
+        client = local.client.with_schedule(epochs=self.head_epochs, lr=self.head_lr)
         self.train(replace(local, client=client, trainable=head))
 
     def _train_extractor(
-        self, local: core.LocalContext, extractor: Collection[str], targets: GlobalPrototypes
+        self, local: core.LocalContext, extractor: Collection[str], targets: Any
     ) -> core.Trained:
         def loss(batch: core.Batch) -> Tensor:
             output = local.model(batch.inputs)
-            return prototype_loss(output, batch.labels, targets, self.hp.lambda_)
+            return prototype_loss(output, batch.labels, targets, self.lambda_)
 
         return core.fit(replace(local, trainable=extractor), loss)
 
+    @core.step(
+        down={
+            "head": core.sent(
+                "weights",
+                "a mixture of clients' heads, in which those of similar clients weigh most",
+            )
+        }
+    )
     def receive_head(
-        self, client: core.Client, state: core.ClientState, down: PersonalHead
+        self, client: core.Client, state: core.ClientState, down: Any
     ) -> tuple[None, core.ClientState]:
         """Replace the client's head by the combined one."""
         return None, core.ClientState({**state.model, **down.head}, state.memory)
@@ -198,7 +189,7 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
     return h.float().to(features.device), max(float(variance), 0.0)
 
 
-def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> GlobalPrototypes:
+def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     """Return the server's prototypes, completed by the client's for classes without one.
 
     Args:
@@ -213,7 +204,7 @@ def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> 
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
     vectors = down.vectors.where(down.present.unsqueeze(1), local)
-    return GlobalPrototypes(vectors, down.present | held)
+    return Prototypes(vectors, down.present | held)
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:

@@ -133,7 +133,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     initial values; `personal`, every Pd_k [N, p]; `joined`, the mask of clients that have taken
     part [N]; `relations`, the numbers of PC, RNC and DNC pairs in the round [3]; `validation`, V_k
     by the owner's id; `version`, the last round in which images arrived, which is the version of
-    the gift "validation". A client's memory: `validation`.
+    the gift. A client's memory: `validation`.
     """
 
     name = "dp2fl"
@@ -142,8 +142,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     paper = "arXiv:2504.16357"
     travels = "task and data prompts, losses, and validation images once"
     requires = core.Requires(prompts=True, head=False, validation=True)
-    uploads = (ValidationImages, TrainedDualPrompts)
-    downloads = (ValidationSets, DualPrompts)
+    down, up = DualPrompts, TrainedDualPrompts
     analysis_metrics = tuple(
         Metric(f"share_{relation}", "share", None, None)
         for relation in ("helpful", "retained", "dropped")
@@ -204,7 +203,8 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         """Exchange new validation images, then run the round."""
         if exchange.server.round in self.setting.phases:  # the images V_k have changed
             state = {**state, "validation": {}}
-        return super().round(self._exchange_validation(state, exchange), exchange)
+        state = self._exchange_validation(state, exchange)
+        return {**state, **super().round(state, exchange)}
 
     def _exchange_validation(
         self, state: core.ServerState, exchange: core.Exchange
@@ -217,13 +217,12 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         validation = {**known, **received}
         down = dict.fromkeys(exchange.everyone, ValidationSets.of(validation))
         if received:
-            held = core.held_versions(state, "validation", self.setting) == version
+            held = core.held_versions(state, "receive_validation", self.setting) == version
             new = ValidationSets.of(received)
             down |= {k: new for k in exchange.everyone if held[k]}
             version = exchange.server.round
         state = {**state, "validation": validation, "version": torch.tensor(version)}
-        step = "receive_validation"
-        return exchange.give(state, "validation", down, version=version, step=step)
+        return exchange.give(state, "receive_validation", down, version=version)
 
     def _measured(self, state: core.ServerState) -> Tensor:
         """Return the mask of pairs (i, k) in which client i has a loss on the server's V_k [N, N].
@@ -232,7 +231,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         """
         owners = torch.zeros(self.setting.clients, dtype=torch.bool)
         owners[_owners(state)] = True
-        held = core.held_versions(state, "validation", self.setting)
+        held = core.held_versions(state, "receive_validation", self.setting)
         latest = held == int(state["version"])
         return latest.unsqueeze(1) & owners | torch.eye(len(owners), dtype=torch.bool)
 
@@ -317,12 +316,14 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     def init_client(self, client: core.Client) -> core.ClientState:
         return core.ClientState({}, {"validation": {}})
 
+    @core.step(up=ValidationImages)
     def offer_validation(
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[ValidationImages, core.ClientState]:
         """Upload V_k."""
         return ValidationImages(*_validation(client)), state
 
+    @core.step(down=ValidationSets)
     def receive_validation(
         self, client: core.Client, state: core.ClientState, down: ValidationSets
     ) -> tuple[None, core.ClientState]:

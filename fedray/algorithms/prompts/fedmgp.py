@@ -39,15 +39,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.mean import Weights, client_weights, weighted_mean
+from fedray.algorithms.mean import SAMPLES, Weights, client_weights, weighted_mean
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
 from fedray.models.clip import FrozenClip
@@ -208,146 +208,125 @@ Sign = Literal["repel", "attract"]
 Reduction = Literal["mean", "sum"]
 
 
-@dataclass(frozen=True)
-class GlobalGroups(core.Payload):
-    """P~, the server's s groups, by modality [s, l, d]."""
-
-    prompts: Mapping[str, Tensor] = core.payload_field(
-        "prompts", reveals="the mean of the participants' prompt groups"
-    )
+def _are_selected(payload: Any, name: str, call: core.Call) -> None:
+    assert isinstance(call.algorithm, FedMGP)
+    groups, count = call.client.skeleton.tensors, call.algorithm.uploaded
+    payload.require_like(name, {modality: tensor[:count] for modality, tensor in groups.items()})
 
 
-@dataclass(frozen=True)
-class SelectedGroups(core.Payload):
-    """A client's s drawn groups, in the order of drawing, and its number of training images."""
-
-    prompts: Mapping[str, Tensor] = core.payload_field(
-        "prompts",
-        reveals="the client's trained prompts: few numbers, but of its images alone (membership, "
-        "its classes)",
-    )
-    samples: int = core.payload_field("statistics", reveals="how many images the client has")
-
-    def check(self, call: core.Call) -> None:
-        assert isinstance(call.algorithm, FedMGP)
-        groups, count = call.client.skeleton.tensors, call.algorithm.hp.uploaded
-        self.require_like("prompts", {name: tensor[:count] for name, tensor in groups.items()})
-        self.require_within("samples", 1, call.samples)
-
-
-@core.algorithms.add
+@core.method("fedmgp", "FedMGP", "Bo et al., NeurIPS 2025, arXiv:2511.00480")
 class FedMGP(core.PromptMethod, core.LocalTraining):
-    """Several groups of prompts per client, of which the server averages s by rank."""
+    """Several groups of prompts per client, of which the server averages s by rank.
 
-    name = "fedmgp"
+    The paper writes G for the number of groups, in Table 5 m.
+    """
+
     version = 2  # means in double precision
-    title = "FedMGP"
-    paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
     stacks = True
-    uploads = (SelectedGroups,)
-    downloads = (GlobalGroups,)
+    down = {"prompts": core.sent("prompts", "the mean of the participants' prompt groups")}
+    """P~, the server's s groups, by modality [s, l, d]."""
+    up = {
+        "prompts": core.sent(
+            "prompts",
+            "the client's trained prompts: few numbers, but of its images alone (membership, its "
+            "classes)",
+            check=_are_selected,
+        ),
+        "samples": SAMPLES,
+    }
+    """A client's s drawn groups, in the order of drawing, and its number of training images."""
+    evaluation_only: ClassVar[tuple[str, ...]] = ("inference", "group")
 
-    class HParams(core.HyperParameters):
-        """FedMGP's hyper-parameters; the paper writes G for the number of groups, in Table 5 m."""
+    groups: int = Field(5, ge=1, le=64)
+    """G, number of prompt groups per client; 1 has no diversity term. Table 5: 1 to 5."""
+    text_length: int = Field(2, ge=0, le=64)
+    """l_t, tokens of a text prompt; 0: no text prompts (Table 7). Table 4: 2 to 16."""
+    visual_length: int = Field(2, ge=0, le=64)
+    """l_v, tokens of a visual prompt; 0: no visual prompts (Table 7)."""
+    selected: int = Field(2, ge=1, le=64)
+    """s, number of groups that are uploaded and averaged. Table 6: 1 to 4."""
+    tau: Temperature = 1.0
+    """τ of Eq. (8), temperature of the selection; large values draw uniformly. Table 14."""
+    diversity: LossWeight = 1.0
+    """λ, weight of Eq. (4) in Eq. (5); 0 uses the cross-entropy only. Table 8."""
+    measure: Distance = "l1"
+    """Distance between groups in Eq. (4): l1, l2 or cos (Table 16)."""
+    sign: Sign = "repel"
+    """Sign of Eq. (4): repel increases distances (prose); attract decreases them (Eq. 4 as
+    printed, released code)."""
+    reduction: Reduction = "mean"
+    """Reduction of Eq. (4): mean over pairs, classes and images (released code), or sum over
+    ordered pairs and classes (Eq. 4 as printed)."""
+    aggregation: Aggregation = "similarity"
+    """Groups that are uploaded: similarity, drawn by Eqs. (7) to (9) (DAM); random, drawn
+    uniformly; first, always groups 0..s-1 (FAM); or all (CAM). Table 17."""
+    similarity: Literal["sum", "max"] = "sum"
+    """Reduction over the server's groups in Eq. (7): sum (as printed), or max (released
+    code)."""
+    same_draw: StrictBool = False
+    """Whether text and vision draw groups from one random stream (released code)."""
+    weights: Weights = "samples"
+    """Client weights in Eq. (9): samples, n_c (paper), or uniform (released code)."""
+    inference: Inference = "logits"
+    """Combination of groups in tests: logits, mean logits (released code); prob, mean
+    probabilities (Eq. 6); max_logits, the group with the largest logit; features, mean
+    features; or group, only the group with the number `group`. Table 15."""
+    group: int = Field(0, ge=0, le=63)
+    """Number of the group that predicts if inference=group."""
+    keep_visual: StrictBool = True
+    """Whether visual prompts are kept between rounds; false: they restart from their initial
+    values in every round and evaluation (released code)."""
 
-        evaluation_only: ClassVar[tuple[str, ...]] = ("inference", "group")
+    def check(self) -> None:
+        if self.selected > self.groups:
+            raise ValueError(
+                f"selected={self.selected} exceeds groups={self.groups}; set "
+                f"algorithm.selected to at most {self.groups}"
+            )
+        if self.group >= self.groups:
+            raise ValueError(
+                f"group={self.group} does not exist; set algorithm.group to 0 to {self.groups - 1}"
+            )
+        if not self.text_length and not self.visual_length:
+            raise ValueError(
+                "text_length and visual_length are both 0, so that no prompt is trained; set "
+                "algorithm.text_length or algorithm.visual_length to at least 1"
+            )
 
-        groups: int = Field(5, ge=1, le=64)
-        """G, number of prompt groups per client; 1 has no diversity term. Table 5: 1 to 5."""
-        text_length: int = Field(2, ge=0, le=64)
-        """l_t, tokens of a text prompt; 0: no text prompts (Table 7). Table 4: 2 to 16."""
-        visual_length: int = Field(2, ge=0, le=64)
-        """l_v, tokens of a visual prompt; 0: no visual prompts (Table 7)."""
-        selected: int = Field(2, ge=1, le=64)
-        """s, number of groups that are uploaded and averaged. Table 6: 1 to 4."""
-        tau: Temperature = 1.0
-        """τ of Eq. (8), temperature of the selection; large values draw uniformly. Table 14."""
-        diversity: LossWeight = 1.0
-        """λ, weight of Eq. (4) in Eq. (5); 0 uses the cross-entropy only. Table 8."""
-        measure: Distance = "l1"
-        """Distance between groups in Eq. (4): l1, l2 or cos (Table 16)."""
-        sign: Sign = "repel"
-        """Sign of Eq. (4): repel increases distances (prose); attract decreases them (Eq. 4 as
-        printed, released code)."""
-        reduction: Reduction = "mean"
-        """Reduction of Eq. (4): mean over pairs, classes and images (released code), or sum over
-        ordered pairs and classes (Eq. 4 as printed)."""
-        aggregation: Aggregation = "similarity"
-        """Groups that are uploaded: similarity, drawn by Eqs. (7) to (9) (DAM); random, drawn
-        uniformly; first, always groups 0..s-1 (FAM); or all (CAM). Table 17."""
-        similarity: Literal["sum", "max"] = "sum"
-        """Reduction over the server's groups in Eq. (7): sum (as printed), or max (released
-        code)."""
-        same_draw: StrictBool = False
-        """Whether text and vision draw groups from one random stream (released code)."""
-        weights: Weights = "samples"
-        """Client weights in Eq. (9): samples, n_c (paper), or uniform (released code)."""
-        inference: Inference = "logits"
-        """Combination of groups in tests: logits, mean logits (released code); prob, mean
-        probabilities (Eq. 6); max_logits, the group with the largest logit; features, mean
-        features; or group, only the group with the number `group`. Table 15."""
-        group: int = Field(0, ge=0, le=63)
-        """Number of the group that predicts if inference=group."""
-        keep_visual: StrictBool = True
-        """Whether visual prompts are kept between rounds; false: they restart from their initial
-        values in every round and evaluation (released code)."""
+    @property
+    def uploaded(self) -> int:
+        """Return the number of groups that a client uploads: s, or G with aggregation=all."""
+        return self.groups if self.aggregation == "all" else self.selected
 
-        @model_validator(mode="after")
-        def _fits(self) -> FedMGP.HParams:
-            if self.selected > self.groups:
-                raise ValueError(
-                    f"selected={self.selected} exceeds groups={self.groups}; set "
-                    f"algorithm.selected to at most {self.groups}"
-                )
-            if self.group >= self.groups:
-                raise ValueError(
-                    f"group={self.group} does not exist; set algorithm.group to 0 to "
-                    f"{self.groups - 1}"
-                )
-            if not self.text_length and not self.visual_length:
-                raise ValueError(
-                    "text_length and visual_length are both 0, so that no prompt is trained; set "
-                    "algorithm.text_length or algorithm.visual_length to at least 1"
-                )
-            return self
-
-        @property
-        def uploaded(self) -> int:
-            """Return the number of groups that a client uploads: s, or G with aggregation=all."""
-            return self.groups if self.aggregation == "all" else self.selected
-
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `paper`: the equations as printed, and `official`: the released code."""
-            return {
-                "paper": {
-                    "algorithm.measure": "cos",
-                    "algorithm.sign": "attract",
-                    "algorithm.reduction": "sum",
-                    "algorithm.inference": "prob",
-                },
-                "official": {
-                    "algorithm.sign": "attract",
-                    "algorithm.similarity": "max",
-                    "algorithm.weights": "uniform",
-                    "algorithm.same_draw": True,
-                    "algorithm.keep_visual": False,
-                },
-            }
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `paper`: the equations as printed, and `official`: the released code."""
+        return {
+            "paper": {
+                "algorithm.measure": "cos",
+                "algorithm.sign": "attract",
+                "algorithm.reduction": "sum",
+                "algorithm.inference": "prob",
+            },
+            "official": {
+                "algorithm.sign": "attract",
+                "algorithm.similarity": "max",
+                "algorithm.weights": "uniform",
+                "algorithm.same_draw": True,
+                "algorithm.keep_visual": False,
+            },
+        }
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self.hp
         return GroupedClip(
             clip,
             class_names,
-            groups=hp.groups,
-            text_length=hp.text_length,
-            visual_length=hp.visual_length,
-            inference=hp.inference,
-            answering_group=hp.group,
+            groups=self.groups,
+            text_length=self.text_length,
+            visual_length=self.visual_length,
+            inference=self.inference,
+            answering_group=self.group,
         )
 
     def downlink(
@@ -356,17 +335,15 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
         if "prompts" not in state:
             return dict.fromkeys(clients)
-        groups, held = (
-            GlobalGroups(state["prompts"]),
-            core.held_versions(state, "prompts", self.setting),
-        )
+        groups = self.down(state["prompts"])
+        held = core.held_versions(state, "write_back", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
         """Return P~ of this round, Eq. (9); no client holds P~ yet."""
-        mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
+        mean = rank_mean(client_weights(uplinks, self.weights), uplinks)
         return {"prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
@@ -379,18 +356,15 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         uplinks = exchange.call("client_update", down)
         if not uplinks:
             return state
-        state = self.server_update(state, uplinks, exchange.server)
+        state = {**state, **self.server_update(state, uplinks, exchange.server)}
         reached = [client for client in exchange.participants if client in uplinks]
-        down = dict.fromkeys(reached, GlobalGroups(state["prompts"]))
-        version = exchange.server.round
-        return exchange.give(state, "prompts", down, version=version, step="write_back")
+        down = dict.fromkeys(reached, self.down(state["prompts"]))
+        return exchange.give(state, "write_back", down, version=exchange.server.round)
 
-    def begin(
-        self, client: core.Client, state: core.ClientState, down: GlobalGroups | None
-    ) -> core.LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the client's groups, never the server's."""
         groups = dict(state.model)
-        if "visual" in groups and not self.hp.keep_visual:
+        if "visual" in groups and not self.keep_visual:
             groups["visual"] = client.initial()["visual"]
         return core.LocalContext(client, client.load(groups), state, down)
 
@@ -398,25 +372,25 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         """Return the groups' mean cross-entropy plus the diversity term, Eq. (5)."""
         assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
-        if not self.hp.diversity or self.hp.groups == 1:
+        if not self.diversity or self.groups == 1:
             return loss
-        return loss + self.hp.diversity * self._diversity(output.groups)
+        return loss + self.diversity * self._diversity(output.groups)
 
     def _diversity(self, groups: Groups) -> Tensor:
         """Return Eq. (4) over the modalities that have several groups."""
-        hp = self.hp
+        how = self.measure, self.sign, self.reduction
         terms = []
         if len(groups.text) > 1:
-            terms.append(diversity(groups.text, hp.measure, hp.sign, hp.reduction))
+            terms.append(diversity(groups.text, *how))
         if len(groups.image) > 1:
-            term = diversity(groups.image, hp.measure, hp.sign, hp.reduction)
-            terms.append(term if hp.reduction == "mean" else term / groups.image.shape[1])
+            term = diversity(groups.image, *how)
+            terms.append(term if self.reduction == "mean" else term / groups.image.shape[1])
         values = torch.stack(terms)
-        return values.mean() if hp.reduction == "mean" else values.sum()
+        return values.mean() if self.reduction == "mean" else values.sum()
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[SelectedGroups, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Draw s of the trained groups and upload them; keep all groups."""
         client, down, memory = local.client, local.down, local.state.memory
         reference = memory.get("known", {}) if down is None else down.prompts
@@ -427,29 +401,28 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         }
         selected = {modality: groups[modality][which] for modality, which in drawn.items()}
         next_state = core.ClientState(groups, {**memory, "drawn": drawn})
-        return SelectedGroups(selected, len(client.train)), next_state
+        return {"prompts": selected, "samples": len(client.train)}, next_state
 
     def _draw(
         self, client: core.Client, modality: str, prompts: Tensor, reference: Tensor | None
     ) -> Tensor:
         """Draw the groups to upload, in the order of their ranks [s], int64."""
-        hp = self.hp
-        purpose = "groups" if hp.same_draw else f"groups/{modality}"
+        purpose = "groups" if self.same_draw else f"groups/{modality}"
         random = self.setting.streams.torch(purpose, round_=client.round, client=client.id)
-        if hp.aggregation in ("all", "first"):
-            drawn = torch.arange(hp.uploaded)
-        elif hp.aggregation == "random" or reference is None:
-            drawn = torch.randperm(hp.groups, generator=random)[: hp.selected]
+        if self.aggregation in ("all", "first"):
+            drawn = torch.arange(self.uploaded)
+        elif self.aggregation == "random" or reference is None:
+            drawn = torch.randperm(self.groups, generator=random)[: self.selected]
         else:
-            similarity = group_similarities(prompts, reference, hp.similarity)
-            probabilities = selection_probabilities(similarity.cpu(), hp.tau)
-            drawn = draw_groups(probabilities, hp.selected, random)
-        for group in range(hp.groups):
+            similarity = group_similarities(prompts, reference, self.similarity)
+            probabilities = selection_probabilities(similarity.cpu(), self.tau)
+            drawn = draw_groups(probabilities, self.selected, random)
+        for group in range(self.groups):
             client.reports[f"drawn_{modality}_{group}"] = float(group in drawn)
         return drawn
 
     def write_back(
-        self, client: core.Client, state: core.ClientState, down: GlobalGroups
+        self, client: core.Client, state: core.ClientState, down: Any
     ) -> tuple[None, core.ClientState]:
         """Write P~ into the drawn slots, rank by rank, and keep P~ for the next selection."""
         groups = {modality: prompts.clone() for modality, prompts in state.model.items()}
@@ -518,9 +491,7 @@ def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Te
     return torch.multinomial(possible, s, replacement=False, generator=generator)
 
 
-def rank_mean(
-    weights: Mapping[int, float], uplinks: Mapping[int, SelectedGroups]
-) -> Mapping[str, Tensor]:
+def rank_mean(weights: Mapping[int, float], uplinks: core.Uplinks) -> Mapping[str, Tensor]:
     """Return P~_i = sum_c p_c P_c[sel_c[i]], matched by rank i in each client's draw, Eq. (9).
 
     Args:

@@ -29,7 +29,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from fedray import core
 from fedray.algorithms.personalised.own_model import OwnModel
-from fedray.algorithms.prompts.prompt_averaging import ContextMethod, GlobalPrompts, PromptAveraging
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight
 from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput, Inputs, initialise, undrawn_linear
@@ -105,15 +105,6 @@ class ExpertClip(ContextClip):
         return ClassifierOutput(image, logits)
 
 
-@dataclass(frozen=True)
-class ExpertPrompts(GlobalPrompts):
-    """The mean prompt, and prompts of other clients."""
-
-    experts: Tensor = core.payload_field(
-        "prompts", "e m w", reveals="to other clients, a client's trained prompt (its classes)"
-    )
-
-
 @core.algorithms.add
 class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Clients mix their own prompt with other clients' prompts by their own attention."""
@@ -122,7 +113,11 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     title = "pFedMoAP"
     paper = "Luo et al., ICLR 2025, arXiv:2410.10114"
     travels = "one context up; the mean and other clients' contexts down"
-    downloads = (ExpertPrompts,)
+    down = {
+        "experts": core.sent(
+            "prompts", "to other clients, a client's trained prompt (its classes)", "e m w"
+        )
+    }
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
         experts: int = Field(10, ge=1, le=1_000)
@@ -151,19 +146,17 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
         pool = {int(client): prompt for client, prompt in state.get("pool", {}).items()}
         none, most = state["model"]["context"][None][:0], self.hp.experts - 1
         found = {c: nearest_prompts(c, pool, most) if c in pool else none for c in clients}
-        return {c: ExpertPrompts(state["model"], experts) for c, experts in found.items()}
+        return {c: self.down(state["model"], experts) for c, experts in found.items()}
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
         """Average the participants' prompts, and keep each in the pool."""
-        new = {str(client): upload.weights["context"] for client, upload in uplinks.items()}
+        new = {str(client): upload.model["context"] for client, upload in uplinks.items()}
         pool = {**state.get("pool", {}), **new}
         return {**super().server_update(state, uplinks, server), "pool": pool}
 
-    def begin(
-        self, client: core.Client, state: core.ClientState, down: ExpertPrompts
-    ) -> core.LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the gating network, the own or else the mean prompt, and the experts."""
         local = super().begin(client, state, down)
         assert isinstance(local.model, ExpertClip)

@@ -6,48 +6,34 @@ can be combined with them unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from pydantic import Field
-from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.core import HyperParameters, PromptMethod, payload_field
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import HyperParameters, PromptMethod, sent
 from fedray.models import Classifier
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip, DualPromptClip, PromptedClip
 
 
-@dataclass(frozen=True)
-class GlobalPrompts(GlobalModel):
-    """The shared part of a model whose weights are prompts, counted as prompts."""
-
-    weights: Mapping[str, Tensor] = payload_field(
-        "prompts",
-        reveals="the mean of the participants' prompts; of two participants, each knows the "
-        "other's",
-    )
-
-
-@dataclass(frozen=True)
-class TrainedPrompts(TrainedModel):
-    """The shared part of a client's trained prompts, and its number of training images."""
-
-    weights: Mapping[str, Tensor] = payload_field(
-        "prompts",
-        reveals="the client's trained prompts: few numbers, but of its images alone (membership, "
-        "its classes)",
-    )
-
-
 class PromptAveraging(PromptMethod, FedAvg):
     """FedAvg with shared weights that are counted as prompts."""
 
-    down_type = GlobalPrompts
-    up_type = TrainedPrompts
-    uploads = (TrainedPrompts,)
-    downloads = (GlobalPrompts,)
+    down = {
+        "model": sent(
+            "prompts",
+            "the mean of the participants' prompts; of two participants, each knows the other's",
+        )
+    }
+    up = {
+        "model": sent(
+            "prompts",
+            "the client's trained prompts: few numbers, but of its images alone (membership, its "
+            "classes)",
+            combine="mean",
+        )
+    }
 
 
 class ContextMethod(PromptMethod):

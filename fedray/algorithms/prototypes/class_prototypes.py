@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,83 +20,67 @@ from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, ClassifierOutput
 
 
-@dataclass(frozen=True)
-class ClassFeatures(core.Payload):
-    """Mean features of the classes that a client holds.
+def _are_classes(payload: Any, name: str, call: core.Call) -> None:
+    payload.require_classes(name, call)
 
-    Attributes:
-        classes: class numbers [c].
-        vectors: mean features [c, d], not normalised.
-    """
 
-    classes: Tensor = core.payload_field(
-        "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
-    )
-    vectors: Tensor = core.payload_field(
+CLASS_FEATURES = {
+    "classes": core.sent(
+        "statistics",
+        "which classes the client holds",
+        "c",
+        dtype=torch.int64,
+        check=_are_classes,
+    ),
+    "vectors": core.sent(
         "prototypes",
+        "the mean features of its classes; for a class with one image, the features of that image, "
+        "from which a reader with the model can reconstruct it",
         "c d",
-        reveals="the mean features of its classes; for a class with one image, the features of "
-        "that image, from which a reader with the model can reconstruct it",
-    )
-
-    def check(self, call: core.Call) -> None:
-        super().check(call)
-        self.require_classes("classes", call)
-
-
-@dataclass(frozen=True)
-class LocalPrototypes(ClassFeatures):
-    """Mean features of a client's classes, with the number of images of each class.
-
-    Attributes:
-        counts: number of training samples of each class [c].
-    """
-
-    counts: Tensor = core.payload_field(
-        "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
-    )
-
-    def check(self, call: core.Call) -> None:
-        super().check(call)
-        self.require_within("counts", 1, call.samples)
-
-
-@dataclass(frozen=True)
-class GlobalPrototypes(core.Payload):
-    """The server's prototypes.
-
-    Attributes:
-        vectors: prototypes [C, d]; rows of absent classes are zero.
-        present: mask of the classes that have a prototype [C], bool.
-    """
-
-    vectors: Tensor = core.payload_field(
+    ),
+}
+"""Numbers [c] and mean features [c, d], not normalised, of the classes that a client holds."""
+LOCAL_PROTOTYPES = {
+    **CLASS_FEATURES,
+    "counts": core.sent(
+        "statistics",
+        "how many images of each class it has",
+        "c",
+        dtype=torch.int64,
+        check=core.count_of_samples,
+    ),
+}
+"""The same with the client's number of training samples of each class [c]."""
+GLOBAL_PROTOTYPES = {
+    "vectors": core.sent(
         "prototypes",
+        "the mean features of every class over the clients; if one client alone holds a class, its "
+        "own mean features",
         "C d",
-        reveals="the mean features of every class over the clients; if one client alone holds a "
-        "class, its own mean features",
-    )
-    present: Tensor = core.payload_field("statistics", "C", dtype=torch.bool)
+    ),
+    "present": core.sent("statistics", "", "C", dtype=torch.bool),
+}
+"""The server's prototypes [C, d], zero for absent classes, and the mask of those present [C]."""
 
 
 class PrototypeSharing(core.LocalTraining):
     """Local training of personal models, of which only the class prototypes are uploaded."""
 
-    uploads: ClassVar[core.PayloadTypes] = (LocalPrototypes,)
+    up = LOCAL_PROTOTYPES
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["vectors"], state["present"])
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[LocalPrototypes, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         _, next_state = super().finish(local, trained)
         return local_prototypes(local.client, local.model), next_state
 
 
-def local_prototypes(client: core.Client, model: Classifier) -> LocalPrototypes:
+def local_prototypes(client: core.Client, model: Classifier) -> dict[str, Tensor]:
     """Return P_{i,c}, mean features of client i's images of each class c, FedTSP's Eq. (5)."""
-    return LocalPrototypes(*client.class_means(model))
+    return dict(zip(LOCAL_PROTOTYPES, client.class_means(model), strict=True))
 
 
 class ServerTraining(core.HyperParameters):
@@ -117,7 +100,7 @@ class ServerTraining(core.HyperParameters):
 def train_on_uploads(
     tensors: Mapping[str, Tensor],
     loss: Callable[[core.Tensors, tuple[Tensor, Tensor]], Tensor],
-    uplinks: Mapping[int, ClassFeatures],
+    uplinks: core.Uplinks,
     server: core.Server,
     purpose: str,
     hp: ServerTraining,
@@ -143,7 +126,7 @@ def train_on_uploads(
     return train_on_server(tensors, loss, batches, sgd, server.device)[0]
 
 
-def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalPrototypes) -> Tensor:
+def prototype_distance(features: Tensor, labels: Tensor, prototypes: Any) -> Tensor:
     """Return the mean squared distance of features [B, d] to the prototypes of their classes.
 
     A sample whose class has no prototype counts as zero (FedProto's index set).
@@ -154,7 +137,7 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalProto
 
 
 def prototype_loss(
-    output: ClassifierOutput, labels: Tensor, prototypes: GlobalPrototypes, weight: float
+    output: ClassifierOutput, labels: Tensor, prototypes: Any, weight: float
 ) -> Tensor:
     """Return cross-entropy + λ * distance to the class's prototype, Eq. (7).
 

@@ -24,7 +24,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,27 +33,14 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.mean import aggregate, row_means
 from fedray.algorithms.prototypes.class_prototypes import (
-    GlobalPrototypes,
-    LocalPrototypes,
+    GLOBAL_PROTOTYPES,
+    LOCAL_PROTOTYPES,
     PrototypeSharing,
     empty_prototypes,
     with_latest,
 )
 from fedray.config import Temperature
 from fedray.models import Classifier, ClassifierOutput
-
-
-@dataclass(frozen=True)
-class PrototypeSets(GlobalPrototypes):
-    """The global prototypes and the prototypes of every client.
-
-    Attributes:
-        sets: prototypes [N, C, d]; a class that a client does not hold has the global prototype.
-    """
-
-    sets: Tensor = core.payload_field(
-        "prototypes", "N C d", reveals="every client's class means, to every other client"
-    )
 
 
 @core.algorithms.add
@@ -65,7 +52,14 @@ class FedPCL(PrototypeSharing):
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
     travels = "class prototypes; all clients' prototypes to every client"
     requires = core.Requires(head=False)
-    downloads = (PrototypeSets,)
+    down = {
+        **GLOBAL_PROTOTYPES,
+        "sets": core.sent(
+            "prototypes", "every client's class means, to every other client", "N C d"
+        ),
+    }
+    """The global prototypes and those of every client [N, C, d], where a class that a client does
+    not hold has the global one."""
 
     class HParams(core.HyperParameters):
         tau: Temperature = 0.07
@@ -86,7 +80,7 @@ class FedPCL(PrototypeSharing):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
-        down = PrototypeSets(state["vectors"], state["present"], padded)
+        down = self.down(state["vectors"], state["present"], padded)
         return dict.fromkeys(clients, down)
 
     def server_update(
@@ -103,8 +97,8 @@ class FedPCL(PrototypeSharing):
         return {**with_latest(state, vectors, present), "sets": sets, "held": held}
 
     def client_update(
-        self, client: core.Client, state: core.ClientState, down: PrototypeSets
-    ) -> tuple[LocalPrototypes, core.ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[Any, core.ClientState]:
         """Train if the server has prototypes; compute the client's, and keep them to predict."""
         local = self.begin(client, state, down)
         if not down.present.any():
@@ -119,12 +113,12 @@ class FedPCL(PrototypeSharing):
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[LocalPrototypes, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         upload = normalised_prototypes(local.client, local.model)
-        classes = upload.classes.cpu()
+        classes = upload["classes"].cpu()
         vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
         present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
-        vectors[classes], present[classes] = upload.vectors.cpu(), True
+        vectors[classes], present[classes] = upload["vectors"].cpu(), True
         memory = {**local.state.memory, "vectors": vectors, "present": present}
         return upload, core.ClientState(local.client.save(local.model), memory)
 
@@ -140,13 +134,13 @@ class FedPCL(PrototypeSharing):
         return products.masked_fill(~memory["present"], -torch.inf)
 
 
-def normalised_prototypes(client: core.Client, model: Classifier) -> LocalPrototypes:
+def normalised_prototypes(client: core.Client, model: Classifier) -> dict[str, Tensor]:
     """Return the means of the unit features of each class; the means are not normalised."""
     features = client.features(model, client.train)
     labels = client.train.labels.to(features.device)
     means, counts = row_means(F.normalize(features, dim=1), labels, client.setting.num_classes)
     held = counts.nonzero().squeeze(1)
-    return LocalPrototypes(held, means[held], counts[held])
+    return dict(zip(LOCAL_PROTOTYPES, (held, means[held], counts[held]), strict=True))
 
 
 def prototype_contrast(

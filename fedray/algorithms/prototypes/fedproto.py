@@ -22,7 +22,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -31,7 +30,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    GlobalPrototypes,
+    GLOBAL_PROTOTYPES,
     PrototypeSharing,
     empty_prototypes,
     prototype_loss,
@@ -50,7 +49,7 @@ class FedProto(core.SummingMethod, PrototypeSharing):
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     travels = "class prototypes"
     stacks = True
-    downloads = (GlobalPrototypes,)
+    down = GLOBAL_PROTOTYPES
 
     class HParams(core.HyperParameters):
         lambda_: LossWeight = Field(1.0, alias="lambda")
@@ -63,11 +62,6 @@ class FedProto(core.SummingMethod, PrototypeSharing):
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return empty_prototypes(server)
-
-    def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
-    ) -> core.Downlinks:
-        return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the cross-entropy plus the prototype term, Eq. (7)."""

@@ -19,17 +19,15 @@ Buffers: as in FedAvg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    GlobalPrototypes,
-    LocalPrototypes,
+    GLOBAL_PROTOTYPES,
     PrototypeSharing,
     empty_prototypes,
     local_prototypes,
@@ -40,38 +38,21 @@ from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
 
 
-@dataclass(frozen=True)
-class PrototypedModel(GlobalModel, GlobalPrototypes):
-    """The global model and the server's prototypes."""
-
-
-@dataclass(frozen=True)
-class PrototypedUpdate(TrainedModel, LocalPrototypes):
-    """A client's trained model and its class prototypes."""
-
-
 class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
     travels = "models and class prototypes"
-    uploads: ClassVar[core.PayloadTypes] = (PrototypedUpdate,)
-    downloads: ClassVar[core.PayloadTypes] = (PrototypedModel,)
-    down_type = PrototypedModel
+    down = GLOBAL_PROTOTYPES
 
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of methods that average models and prototypes."""
-
-        proto_agg: ClassWeights = "weighted"
-        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
-        clients that hold the class (most code)."""
-
-    hp: HParams
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
+    clients that hold the class (most code)."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), **empty_prototypes(server)}
 
     def summand(self, upload: Any) -> core.StateTree:
-        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
+        sums = class_sums(upload, self.setting.num_classes, self.proto_agg)
         return {**super().summand(upload), "classes": sums}
 
     def server_step(
@@ -83,10 +64,9 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[PrototypedUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         update, next_state = super().finish(local, trained)
-        prototypes = local_prototypes(local.client, local.model)
-        return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
+        return {**update, **local_prototypes(local.client, local.model)}, next_state
 
 
 @core.algorithms.add
@@ -98,17 +78,13 @@ class FedProtoGlobal(PrototypeAveraging):
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     stacks = True
 
-    class HParams(PrototypeAveraging.HParams):
-        mu: LossWeight = 1.0
-        """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ:
-        1."""
-
-    hp: HParams
+    mu: LossWeight = 1.0
+    """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the supervised loss plus μ times the distance to the prototypes, Eq. (7)."""
         loss = super().loss(output, batch, local)
-        if self.hp.mu == 0:
+        if self.mu == 0:
             return loss
         distance = prototype_distance(output.features.float(), batch.labels, local.down)
-        return loss + distance * self.hp.mu
+        return loss + distance * self.mu

@@ -25,7 +25,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,8 +36,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
-    GlobalPrototypes,
-    LocalPrototypes,
+    GLOBAL_PROTOTYPES,
     PrototypeSharing,
     ServerTraining,
     empty_prototypes,
@@ -57,7 +56,7 @@ class FedTGP(PrototypeSharing):
     title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv:2401.03230"
     travels = "class prototypes"
-    downloads = (GlobalPrototypes,)
+    down = GLOBAL_PROTOTYPES
 
     class HParams(ServerTraining):
         lambda_: LossWeight = Field(1.0, alias="lambda")
@@ -77,11 +76,6 @@ class FedTGP(PrototypeSharing):
         (w1, b1), (w2, b2) = drawn_linear(d, d, random), drawn_linear(d, d, random)
         generator = {"embedding": embedding, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
         return {"generator": generator, **empty_prototypes(server)}
-
-    def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
-    ) -> core.Downlinks:
-        return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
@@ -113,7 +107,7 @@ class FedTGP(PrototypeSharing):
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[LocalPrototypes, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Train, and upload the prototypes of the weights after training; with `stale`, before."""
         before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
         local = self.begin(client, state, down)

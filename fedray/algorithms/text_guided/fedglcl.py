@@ -31,7 +31,6 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -41,7 +40,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import cosine_matrix
 from fedray.config import Temperature
 from fedray.language.trainable import TowerShape, class_embeddings
@@ -57,23 +56,6 @@ Blocks = Annotated[int, Field(ge=0, le=1000)] | Literal["all"]
 OF_NAMES = "nothing about clients: embeddings of the classes' names"
 
 
-@dataclass(frozen=True)
-class TextTowerInputs(core.Payload):
-    """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
-
-    hidden: Tensor = core.payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
-    words: Tensor = core.payload_field("statistics", "texts tokens", dtype=torch.int64)
-    mask: Tensor = core.payload_field("statistics", "texts tokens", dtype=torch.bool)
-    shape: Tensor = core.payload_field("statistics", "numbers", dtype=torch.float64)
-
-
-@dataclass(frozen=True)
-class TextEmbeddings(core.Payload):
-    """T, the classes' text embeddings of unit length [C, V]."""
-
-    text: Tensor = core.payload_field("text_embeddings", "C d", reveals=OF_NAMES)
-
-
 @core.algorithms.add
 class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
@@ -87,16 +69,14 @@ class FedGLCL(FedAvg):
     dense = True
     stacks = True
     never_reads: ClassVar[Mapping[str, str]] = {"text.precision": "reads texts without prompts"}
-    downloads: ClassVar[core.PayloadTypes] = (GlobalModel, TextEmbeddings)
+    keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
+    """T, the classes' text embeddings of unit length [C, V]."""
 
-    class HParams(FedAvg.HParams):
-        tau: Temperature = 0.07
-        """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
-        denominator: Denominator = "all"
-        """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
-        printed)."""
-
-    hp: HParams
+    tau: Temperature = 0.07
+    """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
+    denominator: Denominator = "all"
+    """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
+    printed)."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and T.
@@ -110,13 +90,13 @@ class FedGLCL(FedAvg):
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give T to all clients; those that join later are tested before, too."""
-        text = TextEmbeddings(state["text"])
-        return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), text))
+        text = self.keep_text.down(state["text"])
+        return exchange.give(state, "keep_text", dict.fromkeys(range(self.setting.clients), text))
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the contrast of images with texts, Eq. (7)."""
         delta = cosines(output.features, self.text(local))
-        return text_contrast(delta, batch.labels, self.hp.tau, self.hp.denominator)
+        return text_contrast(delta, batch.labels, self.tau, self.denominator)
 
     def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return the cosines with all text embeddings as logits."""
@@ -144,20 +124,20 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     stacks = False  # transformers' BERT does not run under vmap
-    uploads = ExtraParameters.uploads
     never_reads: ClassVar[Mapping[str, str]] = {}  # frozen blocks below the trained ones do
-    downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
+    keep_inputs = core.gift(
+        hidden=core.sent("text_embeddings", OF_NAMES, "texts tokens w"),
+        words=core.sent("statistics", "", "texts tokens", dtype=torch.int64),
+        mask=core.sent("statistics", "", "texts tokens", dtype=torch.bool),
+        shape=core.sent("statistics", "", "numbers", dtype=torch.float64),
+    )
+    """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
     requires = core.Requires(text=True, head=False)
 
-    class HParams(FedGLCL.HParams):
-        """Hyper-parameters of FedGLCL and of the trained part of the text encoder."""
-
-        blocks: Blocks = "all"
-        """Number of last blocks of the text encoder that are trained, with its projection if it has
-        one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
-        minilm, bert, align."""
-
-    hp: HParams
+    blocks: Blocks = "all"
+    """Number of last blocks of the text encoder that are trained, with its projection if it has
+    one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
+    minilm, bert, align."""
 
     def extra_parameters(self) -> dict[str, Tensor]:
         """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""
@@ -171,9 +151,9 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
             UserError: if the encoder cannot be trained in part.
         """
         state = super().init_server(server)
-        if self.hp.blocks == 0:
+        if self.blocks == 0:
             return state
-        tower = server.tower.trainable(None if self.hp.blocks == "all" else self.hp.blocks)
+        tower = server.tower.trainable(None if self.blocks == "all" else self.blocks)
         whole = tower.start.dim() == 2  # `start` holds tokens; else outputs of the blocks below
         inputs = {
             "hidden": torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
@@ -186,14 +166,15 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give T and the inputs of the trained blocks to all clients."""
         state = super().give(state, exchange)
-        if self.hp.blocks == 0:
+        if self.blocks == 0:
             return state
-        inputs = TextTowerInputs(**state["inputs"])
-        return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
+        inputs = self.keep_inputs.down(**state["inputs"])
+        everyone = range(self.setting.clients)
+        return exchange.give(state, "keep_inputs", dict.fromkeys(everyone, inputs))
 
     def text(self, local: core.LocalContext) -> Tensor:
         """Return T [C, V], computed by the trained part for every batch."""
-        if self.hp.blocks != 0:
+        if self.blocks != 0:
             memory = local.state.memory
             source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
             start, mask = (memory[name] for name in (source, "mask"))

@@ -27,7 +27,6 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -40,7 +39,7 @@ from fedray import core
 from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    LocalPrototypes,
+    LOCAL_PROTOTYPES,
     PrototypeSharing,
     local_prototypes,
 )
@@ -61,28 +60,19 @@ FEW = 10
 """The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
 
 
-@dataclass(frozen=True)
-class TextPrototypes(core.Payload):
-    """Text prototypes [C, d], not normalised, and the temperature."""
-
-    vectors: Tensor = core.payload_field(
-        "prototypes",
-        "C d",
-        reveals="text prototypes trained towards the clients' mean class features",
-    )
-    tau: float = core.payload_field("statistics")
-
-
-@core.algorithms.add
+@core.method("fedtsp", "FedTSP", "Wu et al., CVPR 2026, arXiv:2503.13543")
 class FedTSP(core.SummingMethod, PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
-    name = "fedtsp"
-    title = "FedTSP"
-    paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
     travels = "class prototypes up, text prototypes down"
     stacks = True
-    downloads: ClassVar[core.PayloadTypes] = (TextPrototypes,)
+    down = {
+        "vectors": core.sent(
+            "prototypes", "text prototypes trained towards the clients' mean class features", "C d"
+        ),
+        "tau": core.sent("statistics", number=float),
+    }
+    """Text prototypes [C, d], not normalised, and the temperature."""
     requires = core.Requires(text=True)
     analysis_metrics: ClassVar[Sequence[Metric]] = (
         Metric("tau", "number", None, None),
@@ -91,67 +81,64 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         Metric("agreement_{coefficient}", "correlation", None, None),
     )
 
-    class HParams(core.HyperParameters):
-        lambda_: LossWeight = Field(7.0, alias="lambda")
-        """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
-        tau: Temperature = 0.01
-        """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
-        none."""
-        learn_tau: StrictBool = False
-        """Whether 1/τ is trained together with the prompts (official code)."""
-        prompt_length: int | None = Field(None, ge=0, le=512)
-        """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
-        classes and 10 for more, but 1 if a text is shorter."""
-        server_epochs: int | None = Field(None, ge=0, le=10_000)
-        """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
-        for more."""
-        prompt_lr: LearningRate = 0.01
-        """Learning rate of the prompts' SGD. Official code: 0.01."""
-        past_text: StrictBool = False
-        """Whether prompts may replace the end token and padding of a text that is shorter than the
-        prompts (official code)."""
-        proto_agg: ClassWeights = "weighted"
-        """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
-        (official code)."""
-        server_dir: Literal["t2i", "i2t"] = "t2i"
-        """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
-        against all texts (official code)."""
-        init_order: Literal["paper", "code"] = "paper"
-        """First step: paper, prompts are trained on the prototypes of untrained models, or code,
-        clients train (official code)."""
-        align: Literal["cosine", "l2"] = "cosine"
-        """Alignment loss: cosine, Eq. (8), or l2, on normalised vectors (FedTSP+L2, supplementary
-        F)."""
+    lambda_: LossWeight = 7.0
+    """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
+    tau: Temperature = 0.01
+    """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
+    none."""
+    learn_tau: StrictBool = False
+    """Whether 1/τ is trained together with the prompts (official code)."""
+    prompt_length: int | None = Field(None, ge=0, le=512)
+    """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
+    classes and 10 for more, but 1 if a text is shorter."""
+    server_epochs: int | None = Field(None, ge=0, le=10_000)
+    """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
+    for more."""
+    prompt_lr: LearningRate = 0.01
+    """Learning rate of the prompts' SGD. Official code: 0.01."""
+    past_text: StrictBool = False
+    """Whether prompts may replace the end token and padding of a text that is shorter than the
+    prompts (official code)."""
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
+    (official code)."""
+    server_dir: Literal["t2i", "i2t"] = "t2i"
+    """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
+    against all texts (official code)."""
+    init_order: Literal["paper", "code"] = "paper"
+    """First step: paper, prompts are trained on the prototypes of untrained models, or code,
+    clients train (official code)."""
+    align: Literal["cosine", "l2"] = "cosine"
+    """Alignment loss: cosine, Eq. (8), or l2, on normalised vectors (FedTSP+L2, supplementary
+    F)."""
 
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code` and `paper`.
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code` and `paper`.
 
-            The first has the authors' settings, data loader and text encoder; the second has the
-            printed equations, which are the defaults.
-            """
-            official: Tree = {
-                "algorithm.past_text": True,
-                "algorithm.proto_agg": "uniform",
-                "algorithm.server_dir": "i2t",
-                "algorithm.learn_tau": True,
-                "algorithm.init_order": "code",
-                "shuffle": False,
-                "drop_last": True,
-            }
-            if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
-                official["text.encoder.bert_compat"] = True
-            return {"official_code": official, "paper": {}}
+        The first has the authors' settings, data loader and text encoder; the second has the
+        printed equations, which are the defaults.
+        """
+        official: Tree = {
+            "algorithm.past_text": True,
+            "algorithm.proto_agg": "uniform",
+            "algorithm.server_dir": "i2t",
+            "algorithm.learn_tau": True,
+            "algorithm.init_order": "code",
+            "shuffle": False,
+            "drop_last": True,
+        }
+        if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
+            official["text.encoder.bert_compat"] = True
+        return {"official_code": official, "paper": {}}
 
-        def switched_off(self) -> Mapping[str, str]:
-            off: dict[str, str] = {}
-            if self.prompt_length == 0:
-                off = dict.fromkeys(("server_epochs", "past_text"), "there are no prompts")
-            if self.prompt_length == 0 or self.server_epochs == 0:
-                off |= dict.fromkeys(PROMPT_TRAINING, "no prompts are trained")
-            return off
-
-    hp: HParams
+    def switched_off(self) -> Mapping[str, str]:
+        off: dict[str, str] = {}
+        if self.prompt_length == 0:
+            off = dict.fromkeys(("server_epochs", "past_text"), "there are no prompts")
+        if self.prompt_length == 0 or self.server_epochs == 0:
+            off |= dict.fromkeys(PROMPT_TRAINING, "no prompts are trained")
+        return off
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
@@ -161,7 +148,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
                 the encoder has no tokens.
         """
         m, tower = self._prompt_length(server), server.tower
-        state = {"log_scale": -torch.tensor(self.hp.tau).log()}
+        state = {"log_scale": -torch.tensor(self.tau).log()}
         if m > 0:
             random = server.streams.torch("prompts")
             classes = self.setting.num_classes
@@ -178,7 +165,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
 
     def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
-        if self.hp.init_order == "code" or not self._trains_prompts:
+        if self.init_order == "code" or not self._trains_prompts:
             return state
         down = self.first_download(state, exchange.server)
         uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
@@ -193,10 +180,10 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         tau = float(torch.exp(-state["log_scale"]))
-        return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
+        return super().downlink({**state, "tau": tau}, clients, server)
 
     def summand(self, upload: Any) -> core.StateTree:
-        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
+        sums = class_sums(upload, self.setting.num_classes, self.proto_agg)
         return {"classes": sums}
 
     def server_step(
@@ -207,7 +194,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return after
-        device, names = server.device, ["prompts", *["log_scale"] * self.hp.learn_tau]
+        device, names = server.device, ["prompts", *["log_scale"] * self.learn_tau]
         rows = present.to(device)
         targets = image.to(device)[rows]
         log_scale = state["log_scale"].to(device)
@@ -215,9 +202,9 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         def loss(trained: core.Tensors, _: int) -> Tensor:
             text = self._encode(trained["prompts"], rows, server)
             scale = trained.get("log_scale", log_scale)
-            return server_loss(text, targets, scale, self.hp.server_dir)
+            return server_loss(text, targets, scale, self.server_dir)
 
-        sgd, steps = partial(TorchSGD, lr=self.hp.prompt_lr), range(self._server_epochs)
+        sgd, steps = partial(TorchSGD, lr=self.prompt_lr), range(self._server_epochs)
         initial = {name: state[name] for name in names}
         trained, value = train_on_server(initial, loss, steps, sgd, device)
         prompts = trained["prompts"].to(device)
@@ -226,42 +213,42 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
 
     @property
     def _trains_prompts(self) -> bool:
-        return self.hp.prompt_length != 0 and self._server_epochs > 0
+        return self.prompt_length != 0 and self._server_epochs > 0
 
     @property
     def _server_epochs(self) -> int:
         few = self.setting.num_classes <= FEW
-        return (1 if few else 20) if self.hp.server_epochs is None else self.hp.server_epochs
+        return (1 if few else 20) if self.server_epochs is None else self.server_epochs
 
     def _prompt_length(self, server: core.Server) -> int:
-        if self.hp.prompt_length is not None:
-            return self.hp.prompt_length
+        if self.prompt_length is not None:
+            return self.prompt_length
         if self.setting.num_classes <= FEW:
             return 1
-        return 10 if self.hp.past_text or server.tower.shortest_text >= 10 else 1
+        return 10 if self.past_text or server.tower.shortest_text >= 10 else 1
 
     @torch.no_grad()
     def _initial_prototypes(self, state: core.ServerState, server: core.Server) -> Tensor:
         """Return the text prototypes [C, d] before the first step."""
         tower = server.tower
-        if self.hp.prompt_length == 0:
+        if self.prompt_length == 0:
             return tower.frozen_prototypes().cpu()
         encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
-        return encode(state["prompts"].to(server.device), self.hp.past_text).cpu()
+        return encode(state["prompts"].to(server.device), self.past_text).cpu()
 
     def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
         """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
         if present.all():
-            return server.tower.prototypes_again(prompts, self.hp.past_text)
+            return server.tower.prototypes_again(prompts, self.past_text)
         classes = present.nonzero().squeeze(1)
-        return server.tower.prototypes(prompts, self.hp.past_text, classes)
+        return server.tower.prototypes(prompts, self.past_text, classes)
 
     def _updated_vectors(
         self, prompts: Tensor, present: Tensor, old: Tensor, server: core.Server
     ) -> Tensor:
         """Return all text prototypes [C, d] after the step; those of absent classes stay."""
         if present.all():
-            return server.tower.prototypes_before(prompts, self.hp.past_text).cpu()
+            return server.tower.prototypes_before(prompts, self.past_text).cpu()
         with torch.no_grad():
             vectors = self._encode(prompts, present, server).cpu()
         return old.index_copy(0, present.nonzero().squeeze(1).cpu(), vectors)
@@ -286,23 +273,24 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         untrained = {UNTRAINED: first} if server.round == 0 else {}
         return Analysis(metrics, {"text_similarity": similarity, **untrained})
 
+    @core.step(up=LOCAL_PROTOTYPES)
     def untrained_prototypes(
         self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[LocalPrototypes, core.ClientState]:
+    ) -> tuple[core.Tensors, core.ClientState]:
         """Upload the prototypes of the untrained model."""
         return local_prototypes(client, self.begin(client, state, down).model), state
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the cross-entropy plus λ R, Eq. (2); with λ = 0, R is not computed."""
         loss = super().loss(output, batch, local)
-        if self.hp.lambda_ == 0:
+        if self.lambda_ == 0:
             return loss
         text = local.down.vectors
-        if self.hp.align == "l2":
+        if self.align == "l2":
             term = normalised_l2_loss(output.features, batch.labels, text)
         else:
             term = semantic_prototype_loss(output.features, batch.labels, text, local.down.tau)
-        return loss + self.hp.lambda_ * term
+        return loss + self.lambda_ * term
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:

@@ -21,50 +21,35 @@ Buffers: as in FedAvg.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
-from fedray.algorithms.prototypes.fedproto_global import PrototypedUpdate
-from fedray.algorithms.text_guided.fedtsp import FedTSP, TextPrototypes
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.prototypes.class_prototypes import local_prototypes
+from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
+from fedray.algorithms.text_guided.fedtsp import FedTSP
 
 
-@dataclass(frozen=True)
-class ModelWithText(GlobalModel, TextPrototypes):
-    """The global model, the text prototypes and τ."""
-
-
-@core.algorithms.add
+@core.method("fedtsp_global", "FedTSP, one global model", FedTSP.paper)
 class FedTSPGlobal(FedTSP, FedAvg):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
-    name = "fedtsp_global"
-    title = "FedTSP, one global model"
     travels = "whole models and class prototypes up, the model and text prototypes down"
-    uploads = (LocalPrototypes, PrototypedUpdate)
-    downloads = (GlobalModel, ModelWithText)
+    up = PrototypeAveraging.up
     one_model = True
-
-    class HParams(FedTSP.HParams, FedAvg.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
 
-    def first_download(self, state: core.ServerState, server: core.Server) -> GlobalModel:
+    def first_download(self, state: core.ServerState, server: core.Server) -> core.Payload:
         """Return the global model before round 1."""
-        return GlobalModel(state["model"])
+        model: core.Payload = FedAvg.down(state["model"])
+        return model
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
-        text = FedTSP.downlink(self, state, [0], server)[0]
-        down = ModelWithText(weights=state["model"], **vars(text))
-        return dict.fromkeys(clients, down)
+        return FedTSP.downlink(self, state, clients, server)
 
     def summand(self, upload: Any) -> core.StateTree:
         return {**FedAvg.summand(self, upload), **FedTSP.summand(self, upload)}
@@ -73,11 +58,10 @@ class FedTSPGlobal(FedTSP, FedAvg):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         trained = FedTSP.server_step(self, state, total, server)
-        return FedAvg.server_step(self, trained, total, server)
+        return {**trained, **FedAvg.server_step(self, state, total, server)}
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[PrototypedUpdate, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         update, next_state = FedAvg.finish(self, local, trained)
-        prototypes = local_prototypes(local.client, local.model)
-        return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
+        return {**update, **local_prototypes(local.client, local.model)}, next_state

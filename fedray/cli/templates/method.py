@@ -14,24 +14,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedray.plugin import Batch, ClassifierOutput, FedAvg, LocalContext, LossWeight, algorithms
+from fedray.plugin import Batch, ClassifierOutput, FedAvg, LocalContext, LossWeight, method
 
 
-@algorithms.add  # registers `name`, for `algorithm=new_method`
-class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averaging on the server
+@method("new_method", "NewMethod", "-")  # "-", or "Doe et al., CVPR 2027, arXiv:2701.00001"
+class NewMethod(FedAvg):  # inherits the rest from FedAvg: what travels, and averaging
     """FedAvg with a penalty on confident predictions."""
 
-    name = "new_method"
-    title = "NewMethod"
-    paper = "-"  # for example "Doe et al., CVPR 2027, arXiv:2701.00001"
-
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of NewMethod, each with a type, bounds, default and description."""
-
-        tax: LossWeight = 0.1
-        """Weight of the negative entropy; 0 gives FedAvg."""
-
-    hp: HParams
+    tax: LossWeight = 0.1  # a hyper-parameter: `algorithm.tax`
+    """Weight of the negative entropy; 0 gives FedAvg."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the loss of one batch: the loss of FedAvg plus the penalty.
@@ -39,7 +30,7 @@ class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averagin
         `output` contains features [B, d] and logits [B, C]; `batch` contains inputs and labels;
         `local` contains the client, its model and state, and the server's payload (`local.down`).
         """
-        return super().loss(output, batch, local) + self.hp.tax * negative_entropy(output.logits)
+        return super().loss(output, batch, local) + self.tax * negative_entropy(output.logits)
 
 
 def negative_entropy(logits: Tensor) -> Tensor:

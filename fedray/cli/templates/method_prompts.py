@@ -24,7 +24,6 @@ from fedray.plugin import (
     FrozenClip,
     PromptAveraging,
     PromptedClip,
-    algorithms,
 )
 
 
@@ -50,26 +49,18 @@ class MixedClip(ContextClip):  # inherits `context` [m, d_t], the vectors before
         return nn.functional.normalize(mixed, dim=-1)
 
 
-@algorithms.add  # registers `name`, for `algorithm=new_method`
+@method("new_method", "NewMethod", "-")  # "-", or "Doe et al., CVPR 2027, arXiv:2701.00001"
 class NewMethod(PromptAveraging):  # FedAvg whose weights are counted as prompts
     """FedAvg of a context; each client keeps its own mixture with the plain texts."""
 
-    name = "new_method"
-    title = "NewMethod"
-    paper = "-"  # for example "Doe et al., CVPR 2027, arXiv:2701.00001"
     travels = "one context"
 
-    class HParams(PromptAveraging.HParams):
-        """Hyper-parameters of NewMethod, each with a type, bounds, default and description."""
-
-        length: int = Field(4, ge=1, le=64)
-        """m, number of vectors of the context."""
-
-    hp: HParams
+    length: int = Field(4, ge=1, le=64)  # a hyper-parameter: `algorithm.length`
+    """m, number of vectors of the context."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of all clients."""
-        return MixedClip(clip, class_names, self.hp.length)
+        return MixedClip(clip, class_names, self.length)
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the names of the parameters that are averaged; the others stay on the client."""

@@ -12,8 +12,6 @@ gives the vectors to every client. docs/hooks.md of fedray lists all methods tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -25,42 +23,28 @@ from fedray.plugin import (
     FedAvg,
     LocalContext,
     LossWeight,
-    Payload,
     Requires,
     Server,
     ServerState,
-    algorithms,
-    payload_field,
+    gift,
+    method,
+    sent,
 )
 
 
-@dataclass(frozen=True)
-class ClassVectors(Payload):
-    """A gift that clients keep: T, unit vectors of the classes' texts [C, d]."""
-
-    text: Tensor = payload_field("text_embeddings", "C d", reveals="the classes' names")
-
-
-@algorithms.add  # registers `name`, for `algorithm=new_method`
-class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averaging on the server
+@method("new_method", "NewMethod", "-")  # "-", or "Doe et al., CVPR 2027, arXiv:2701.00001"
+class NewMethod(FedAvg):  # inherits the rest from FedAvg: what travels, and averaging
     """FedAvg whose image features are guided by the classes' texts."""
 
-    name = "new_method"
-    title = "NewMethod"
-    paper = "-"  # for example "Doe et al., CVPR 2027, arXiv:2701.00001"
     travels = "models; text embeddings once"
     requires = Requires(text=True)  # the server then has a text tower, `server.tower`
-    downloads = (*FedAvg.downloads, ClassVectors)
+    keep_text = gift(text=sent("text_embeddings", "the classes' names", "C d"))
+    """A gift that clients keep: T, unit vectors of the classes' texts [C, d]."""
 
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of NewMethod, each with a type, bounds, default and description."""
-
-        lambda_: LossWeight = Field(1.0, alias="lambda")  # the key is `algorithm.lambda`
-        """λ, weight of the guidance; 0 gives FedAvg."""
-        tau: float = Field(0.1, gt=0)
-        """τ, temperature of the guidance."""
-
-    hp: HParams
+    lambda_: LossWeight = 1.0  # the key is `algorithm.lambda`
+    """λ, weight of the guidance; 0 gives FedAvg."""
+    tau: float = Field(0.1, gt=0)
+    """τ, temperature of the guidance."""
 
     def init_server(self, server: Server) -> ServerState:
         """Return FedAvg's state and T. `server.tower` has the texts and their frozen encoder."""
@@ -70,8 +54,8 @@ class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averagin
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Give T to each client once, also to those that fail or join later."""
-        vectors = ClassVectors(state["text"])
-        return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), vectors))
+        text = self.keep_text.down(state["text"])
+        return exchange.give(state, "keep_text", dict.fromkeys(range(self.setting.clients), text))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the loss of one batch: the cross-entropy of FedAvg plus λ times the guidance.
@@ -79,8 +63,8 @@ class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averagin
         `output` contains features [B, d] and logits [B, C]; `local.state.memory` contains the
         client's gifts by the names of their fields.
         """
-        guided = guidance(output.features, batch.labels, local.state.memory["text"], self.hp.tau)
-        return super().loss(output, batch, local) + self.hp.lambda_ * guided
+        guided = guidance(output.features, batch.labels, local.state.memory["text"], self.tau)
+        return super().loss(output, batch, local) + self.lambda_ * guided
 
 
 def guidance(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:

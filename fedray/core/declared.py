@@ -1,0 +1,136 @@
+"""The declaration of a method: its name, what travels in its steps, and its hyper-parameters.
+
+    @method("scaffold", "SCAFFOLD", "Karimireddy et al., ICML 2020, arXiv:1910.06378")
+    class Scaffold(FedAvg):
+        down = {"control": sent("weights", "the mean gradient of all clients")}
+        up = {"change": sent("weights", "how its own mean gradient changed", combine="sum")}
+        lr_server: LearningRate = 1.0
+
+`down` and `up` become payload classes, which extend those of the bases, and annotated attributes
+become the typed model `HParams`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from inspect import get_annotations
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from fedray.core.payload import Payload, Sent
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+WAYS = ("down", "up")
+PARTS_OF_PARAMETERS = ("check", "evaluation_only", "presets", "switched_off")
+"""Attributes of a method that belong to its hyper-parameters."""
+
+
+def step(*, down: Any = None, up: Any = None) -> Callable[[Step], Step]:
+    """Declare what a client step other than `client_update` receives and uploads.
+
+    Args:
+        down: the fields of its download, by name (`sent`), or a payload class; None: `down` of the
+            method, if any.
+        up: the fields of its upload.
+    """
+
+    def declared(function: Step) -> Step:
+        vars(function).update(down=down, up=up)
+        return function
+
+    return declared
+
+
+def gift(**fields: Sent) -> Any:
+    """Return a client step that receives these fields and keeps them in the client's memory."""
+
+    @step(down=fields)
+    def keep(_: Any, __: Any, state: Any, down: Payload) -> Any:
+        return None, dataclasses.replace(state, memory={**state.memory, **vars(down)})
+
+    return keep
+
+
+def declare(cls: type[Any], root: type[Any]) -> None:
+    """Make payload classes and hyper-parameters of what a method declares.
+
+    Args:
+        cls: the method.
+        root: the base class of all methods.
+    """
+    bases = [base for base in cls.__bases__ if issubclass(base, root)]
+    for way in WAYS:
+        own = vars(cls).get(way, {})
+        extended = _most_derived([getattr(b, way) for b in bases if getattr(b, way) is not None])
+        if isinstance(own, Mapping) and (own or len(extended) > 1):
+            setattr(cls, way, _payload(cls, way, own, extended))
+    for name, function in vars(cls).items():
+        for way in WAYS:
+            own = getattr(function, way, None)
+            if isinstance(own, Mapping):
+                setattr(function, way, _payload(cls, f"{name}.{way}", own, ()))
+    for way, types in zip(WAYS, ("downloads", "uploads"), strict=True):
+        steps = (vars(base).values() for base in cls.__mro__ if issubclass(base, root))
+        parts = [getattr(cls, way), *(getattr(f, way, None) for fs in steps for f in fs)]
+        kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
+        setattr(cls, types, tuple(dict.fromkeys(kinds)))
+        for payload in getattr(cls, types):
+            payload.declared()
+    if "HParams" not in vars(cls):
+        cls.HParams = _parameters(cls, bases)
+
+
+def _most_derived(classes: Iterable[type[Any]]) -> tuple[type[Any], ...]:
+    """Return each class once, without those that others extend."""
+    found = dict.fromkeys(classes)
+    return tuple(c for c in found if not any(c is not o and issubclass(o, c) for o in found))
+
+
+def _payload(
+    owner: type[Any], place: str, fields: Mapping[str, Sent], bases: tuple[type[Any], ...]
+) -> type[Payload]:
+    """Return a payload class with these fields, which extend or replace those of the bases."""
+    declared = [
+        (name, one.form, dataclasses.field(metadata={"payload": one}))
+        for name, one in fields.items()
+    ]
+    named = {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{place}"}
+    return dataclasses.make_dataclass(
+        place, declared, bases=bases or (Payload,), frozen=True, namespace=named
+    )
+
+
+def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
+    """Return the hyper-parameters of the bases and those that a method declares."""
+    models = _most_derived(base.HParams for base in bases)
+    hints = {
+        name: hint
+        for name, hint in get_annotations(cls).items()
+        if name in vars(cls) and not str(hint).startswith(("ClassVar", "typing.ClassVar"))
+    }
+    parts = {name: vars(cls)[name] for name in PARTS_OF_PARAMETERS if name in vars(cls)}
+    if not hints and not parts and len(models) == 1:
+        return models[0]
+    values = {name: _with_alias(name, vars(cls)[name]) for name in hints}
+    for name in hints:
+        setattr(cls, name, property(attrgetter(f"hp.{name}")))
+    named = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.HParams"}
+    kind: Any = type(models[0])
+    body = {**named, "__doc__": f"Hyper-parameters of {cls.__name__}.", "__annotations__": hints}
+    made: type[Any] = kind("HParams", models, {**body, **values, **parts})
+    made.declared_in = cls
+    return made
+
+
+def _with_alias(name: str, value: Any) -> Any:
+    """Return the default of a parameter; `lambda_` is the key `lambda`."""
+    if not name.endswith("_"):
+        return value
+    alias = name.rstrip("_")
+    if hasattr(value, "alias"):
+        value.alias = value.validation_alias = value.serialization_alias = alias
+        return value
+    return Field(value, alias=alias)
