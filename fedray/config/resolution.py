@@ -19,7 +19,7 @@ from fedray.config.files import COMPONENTS, override, with_canonical_names
 from fedray.config.plugins import completed_by_installed, with_plugins
 from fedray.config.schema import Component, Tree, validate
 from fedray.errors import UserError, nearest
-from fedray.registry import parameters_of, registry
+from fedray.registry import registry
 
 _may_miss: ContextVar[bool] = ContextVar("_may_miss", default=False)
 
@@ -66,8 +66,8 @@ def preset_keys(tree: Tree) -> Tree:
     algorithm = with_canonical_names(tree).get("algorithm", {})
     if not isinstance(algorithm, dict) or algorithm.get("preset") is None:
         return {}
-    hparams = parameters_of(registry("algorithm").get(str(algorithm.get("name"))))
-    presets: dict[str, Tree] = hparams.presets(tree) if hasattr(hparams, "presets") else {}
+    method = registry("algorithm").get(str(algorithm.get("name")))
+    presets: dict[str, Tree] = method.presets(tree)
     preset = str(algorithm["preset"])
     if preset not in presets:
         raise UserError(

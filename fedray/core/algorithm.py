@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from torch import Tensor
 
 from fedray.config import Experiment, Frozen, NoEffect, Tree
@@ -62,25 +62,24 @@ class HyperParameters(Frozen):
     The docstring of each states the paper's symbol, the range and the source of the default.
     """
 
-    evaluation_only: ClassVar[tuple[str, ...]] = ()
-    """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
-    run can be tested again with other values (`fedray analyse retest`)."""
-
-    declared_in: ClassVar[type | None] = None
+    model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"))  # lambda_
+    declared_in: ClassVar[Any] = None
     """The method whose attributes the fields are."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        self.check()
+        for check in self._checks():
+            check(self)
         return self
 
-    def check(self) -> None:
-        """Raise a ValueError if values do not fit together."""
-
     @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return named sets of dotted overrides, chosen by `algorithm.preset`."""
-        return {}
+    def _checks(cls) -> list[Callable[[Any], None]]:
+        methods = (vars(model).get("declared_in") for model in cls.__mro__)
+        return [vars(method)["check"] for method in methods if method and "check" in vars(method)]
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return what the method's `switched_off` says of these values."""
+        return {} if self.declared_in is None else self.declared_in.switched_off(self)
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,10 @@ class Algorithm:
     unweighted mean, to which central privacy adds its noise; {}: with any values; None: never. A
     subclass that changes the server step must set it again (`CLAIMS`)."""
 
+    evaluation_only: ClassVar[tuple[str, ...]] = ()
+    """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
+    run can be tested again with other values (`fedray analyse retest`)."""
+
     never_reads: ClassVar[Mapping[str, str]] = {}
     """Further keys of an experiment that the method never reads, with verb phrases why. Users'
     values for them are refused."""
@@ -178,6 +181,18 @@ class Algorithm:
                 if not steps or any(step in vars(base) for step in steps):
                     setattr(cls, claim, vars(Algorithm)[claim])
                     break
+
+    def check(self) -> None:
+        """Raise a ValueError if hyper-parameters, which alone it reads, do not fit together."""
+
+    def switched_off(self) -> Mapping[str, str]:
+        """Return the hyper-parameters that the values of others make ineffective, with reasons."""
+        return {}
+
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return named sets of dotted overrides, chosen by `algorithm.preset`."""
+        return {}
 
     def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
         self.hp = hparams

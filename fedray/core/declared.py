@@ -16,19 +16,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from inspect import get_annotations
 from operator import attrgetter
-from typing import Any, TypeVar
-
-from pydantic import Field
+from typing import Any
 
 from fedray.core.payload import Payload, Sent
 
-Step = TypeVar("Step", bound=Callable[..., Any])
 WAYS = ("down", "up")
-PARTS_OF_PARAMETERS = ("check", "evaluation_only", "presets", "switched_off")
-"""Attributes of a method that belong to its hyper-parameters."""
 
 
-def step(*, down: Any = None, up: Any = None) -> Callable[[Step], Step]:
+def step(*, down: Any = None, up: Any = None) -> Callable[[Callable[..., Any]], Any]:
     """Declare what a client step other than `client_update` receives and uploads.
 
     Args:
@@ -37,7 +32,7 @@ def step(*, down: Any = None, up: Any = None) -> Callable[[Step], Step]:
         up: the fields of its upload.
     """
 
-    def declared(function: Step) -> Step:
+    def declared(function: Callable[..., Any]) -> Any:
         vars(function).update(down=down, up=up)
         return function
 
@@ -111,26 +106,15 @@ def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
         for name, hint in get_annotations(cls).items()
         if name in vars(cls) and not str(hint).startswith(("ClassVar", "typing.ClassVar"))
     }
-    parts = {name: vars(cls)[name] for name in PARTS_OF_PARAMETERS if name in vars(cls)}
-    if not hints and not parts and len(models) == 1:
+    rules = {"check", "switched_off"}.intersection(vars(cls))
+    if not hints and not rules and len(models) == 1:
         return models[0]
-    values = {name: _with_alias(name, vars(cls)[name]) for name in hints}
+    values = {name: vars(cls)[name] for name in hints}
     for name in hints:
         setattr(cls, name, property(attrgetter(f"hp.{name}")))
     named = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.HParams"}
     kind: Any = type(models[0])
     body = {**named, "__doc__": f"Hyper-parameters of {cls.__name__}.", "__annotations__": hints}
-    made: type[Any] = kind("HParams", models, {**body, **values, **parts})
+    made: type[Any] = kind("HParams", models, {**body, **values})
     made.declared_in = cls
     return made
-
-
-def _with_alias(name: str, value: Any) -> Any:
-    """Return the default of a parameter; `lambda_` is the key `lambda`."""
-    if not name.endswith("_"):
-        return value
-    alias = name.rstrip("_")
-    if hasattr(value, "alias"):
-        value.alias = value.validation_alias = value.serialization_alias = alias
-        return value
-    return Field(value, alias=alias)

@@ -40,13 +40,13 @@ class FedAvg(Averaging, core.LocalTraining):
     travels = "models"
     dense = True
     stacks = True
-    down = {
+    down: ClassVar[Any] = {
         "model": core.sent(
             "weights",
             "the mean of the participants' models; of two participants, each knows the other's",
         )
     }
-    up = {
+    up: ClassVar[Any] = {
         "model": core.sent(
             "weights",
             "the client's update (membership; after few steps on few images, images)",

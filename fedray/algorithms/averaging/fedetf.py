@@ -37,19 +37,15 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Epochs, LearningRate
 from fedray.models import ClassifierOutput, head_tensors
 
 
-@core.algorithms.add
+@core.method("fedetf", "FedETF", "Li et al., ICCV 2023, arXiv:2303.10058")
 class FedETF(ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
-    name = "fedetf"
     version = 2  # predicts with s
-    title = "FedETF"
-    paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"
     one_model = True
     stacks = True
@@ -57,22 +53,19 @@ class FedETF(ExtraParameters):
         simplex=core.sent("prototypes", "nothing: a random rotation of a fixed simplex", "C C")
     )
 
-    class HParams(FedAvg.HParams):
-        scale: float = Field(1.0, gt=0, le=1e6)
-        """s, initial value of the scale; the logits are s times cosines. Official code: 1."""
-        per_epochs: Epochs = 3
-        """FedETF-Per: epochs on the simplex, and on the head, per alternation. Official code: 3."""
-        per_simplex_lr: LearningRate = 0.1
-        """FedETF-Per: learning rate of the simplex, which plain SGD trains. Official code: 0.1."""
-        per_head_lr: LearningRate = 0.05
-        """FedETF-Per: learning rate of the head, which the experiment's optimiser trains. Official
-        code: 0.05, with momentum 0.9 and weight decay 5e-4."""
-
-    hp: HParams
+    scale: float = Field(1.0, gt=0, le=1e6)
+    """s, initial value of the scale; the logits are s times cosines. Official code: 1."""
+    per_epochs: Epochs = 3
+    """FedETF-Per: epochs on the simplex, and on the head, per alternation. Official code: 3."""
+    per_simplex_lr: LearningRate = 0.1
+    """FedETF-Per: learning rate of the simplex, which plain SGD trains. Official code: 0.1."""
+    per_head_lr: LearningRate = 0.05
+    """FedETF-Per: learning rate of the head, which the experiment's optimiser trains. Official
+    code: 0.05, with momentum 0.9 and weight decay 5e-4."""
 
     def extra_parameters(self) -> dict[str, Tensor]:
         """Return the scale s."""
-        return {"scale": torch.tensor(float(self.hp.scale))}
+        return {"scale": torch.tensor(float(self.scale))}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and scale, and a randomly rotated simplex."""
@@ -117,16 +110,14 @@ class FedETF(ExtraParameters):
 
     def _tune_simplex(self, local: core.LocalContext, later: int) -> None:
         client = local.client.with_schedule(
-            later, epochs=self.hp.per_epochs, lr=self.hp.per_simplex_lr, optimizer=core.PLAIN_SGD
+            later, epochs=self.per_epochs, lr=self.per_simplex_lr, optimizer=core.PLAIN_SGD
         )
         simplex = {"simplex": local.state.memory["simplex"]}
         context = replace(local, client=client, extra=simplex, trainable=())
         core.fit(context, self._plain_loss(local))
 
     def _tune_head(self, local: core.LocalContext, later: int) -> None:
-        client = local.client.with_schedule(
-            later, epochs=self.hp.per_epochs, lr=self.hp.per_head_lr
-        )
+        client = local.client.with_schedule(later, epochs=self.per_epochs, lr=self.per_head_lr)
         head = head_tensors(local.model)
         context = replace(local, client=client, extra={}, trainable=head)
         core.fit(context, self._plain_loss(local))

@@ -36,13 +36,10 @@ from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
 
 
-@core.algorithms.add
+@core.method("fedfa_anchors", "FedFA (anchors)", "Zhou et al., IEEE TMC 2024, arXiv:2211.09299")
 class FedFAAnchors(FedAvg):
     """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
-    name = "fedfa_anchors"
-    title = "FedFA (anchors)"
-    paper = "Zhou et al., IEEE TMC 2024, arXiv:2211.09299"
     travels = "models and feature anchors"
     down = {
         "anchors": core.sent("prototypes", "the means of the participants' class features", "C d")
@@ -55,20 +52,15 @@ class FedFAAnchors(FedAvg):
         )
     }
 
-    class HParams(FedAvg.HParams):
-        """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
-
-        lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the anchor loss; 0 omits the loss. FedTSP's comparison: 1; official code:
-        0.1."""
-        calibration_lr: float = Field(0.001, ge=0, le=1e6)
-        """Adam's learning rate in the calibration of the head; 0 omits the calibration. Official
-        code: 0.001."""
-        anchor_momentum: float = Field(0.5, ge=0, le=1)
-        """Momentum of the anchors' moving mean over epochs; 1 fixes the anchors. Official code:
-        0.5."""
-
-    hp: HParams
+    lambda_: LossWeight = 1.0
+    """λ, weight of the anchor loss; 0 omits the loss. FedTSP's comparison: 1; official code:
+    0.1."""
+    calibration_lr: float = Field(0.001, ge=0, le=1e6)
+    """Adam's learning rate in the calibration of the head; 0 omits the calibration. Official
+    code: 0.001."""
+    anchor_momentum: float = Field(0.5, ge=0, le=1)
+    """Momentum of the anchors' moving mean over epochs; 1 fixes the anchors. Official code:
+    0.5."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         random = server.streams.torch("fedfa_anchors")
@@ -91,10 +83,10 @@ class FedFAAnchors(FedAvg):
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
-        if self.hp.lambda_ == 0:
+        if self.lambda_ == 0:
             return loss
         anchors = local.down.anchors
-        return loss + float(self.hp.lambda_) * anchor_loss(output.features, batch.labels, anchors)
+        return loss + float(self.lambda_) * anchor_loss(output.features, batch.labels, anchors)
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
@@ -102,12 +94,12 @@ class FedFAAnchors(FedAvg):
         """Train; calibrate the head after every batch, and move local anchors after every epoch."""
         local = self.begin(client, state, down)
         anchors, config = down.anchors, self.setting.training
-        calibration = Calibration(local.model.head, anchors, self.hp.calibration_lr)
+        calibration = Calibration(local.model.head, anchors, self.calibration_lr)
         images = len(client.train)
         moving = MovingAnchors(
             anchors,
             images - images % config.batch_size if config.drop_last else images,
-            self.hp.anchor_momentum,
+            self.anchor_momentum,
         )
 
         def loss(batch: core.Batch) -> Tensor:

@@ -34,21 +34,20 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, sent
+from fedray.core import Client, ClientState, Server, ServerState, Uplinks, method, sent
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 
 EPS = 1e-6
 
 
-@algorithms.add
+@method(
+    "fedfa_augmentation", "FedFA (augmentation)", "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
+)
 class FedFAAugmentation(FedAvg):
     """FedAvg with feature augmentation; clients store running means of channel statistics."""
 
-    name = "fedfa_augmentation"
     version = 2  # the variance over clients in double precision
-    title = "FedFA (augmentation)"
-    paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
     down = {
         "variances": sent(
@@ -65,13 +64,10 @@ class FedFAAugmentation(FedAvg):
     """V of every stage's means and deviations [channels], at first empty, and a client's running
     means of these statistics."""
 
-    class HParams(FedAvg.HParams):
-        probability: float = Field(0.5, ge=0, le=1)
-        """p, probability that a stage's maps are augmented; 0 gives FedAvg. Paper: 0.5."""
-        momentum: float = Field(0.99, ge=0, le=1)
-        """Momentum of the running means of channel statistics. Official code: 0.99."""
-
-    hp: HParams
+    probability: float = Field(0.5, ge=0, le=1)
+    """p, probability that a stage's maps are augmented; 0 gives FedAvg. Paper: 0.5."""
+    momentum: float = Field(0.99, ge=0, le=1)
+    """Momentum of the running means of channel statistics. Official code: 0.99."""
 
     def init_server(self, server: Server) -> ServerState:
         """Return the initial weights and no variances V; clients use 1 for a missing V.
@@ -104,8 +100,8 @@ class FedFAAugmentation(FedAvg):
         """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
         layers = AugmentationLayers(
-            self.hp.probability,
-            self.hp.momentum,
+            self.probability,
+            self.momentum,
             self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
             down.variances,
             dict(state.memory.get("running", {})),

@@ -25,28 +25,22 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, method
 from fedray.models import ClassifierOutput
 
 
-@algorithms.add
+@method("fedlc", "FedLC", "Zhang et al., ICML 2022, arXiv:2209.00189")
 class FedLC(FedAvg):
     """FedAvg with logits calibrated by the client's class counts, which the client never sends."""
 
-    name = "fedlc"
-    title = "FedLC"
-    paper = "Zhang et al., ICML 2022, arXiv:2209.00189"
     one_model = True
     stacks = True
 
-    class HParams(FedAvg.HParams):
-        tau: float = Field(1.0, ge=0, le=1e6)
-        """τ, weight of the margins; 0 gives FedAvg. Usual: 1."""
-
-    hp: HParams
+    tau: float = Field(1.0, ge=0, le=1e6)
+    """τ, weight of the margins; 0 gives FedAvg. Usual: 1."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        logits = calibrate(output.logits, local.client.class_counts, self.hp.tau)
+        logits = calibrate(output.logits, local.client.class_counts, self.tau)
         return F.cross_entropy(logits, batch.labels)
 
 

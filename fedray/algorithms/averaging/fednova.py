@@ -30,13 +30,10 @@ def _is_divisor(payload: Any, name: str, call: core.Call) -> None:
     payload.require_within(name, 1)
 
 
-@core.algorithms.add
+@core.method("fednova", "FedNova", "Wang et al., NeurIPS 2020, arXiv:2007.07481")
 class FedNova(FedAvg):
     """FedAvg of updates that are normalised by the number of local steps."""
 
-    name = "fednova"
-    title = "FedNova"
-    paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
     requires = core.Requires(sgd=True)
     dense = True
     up = {

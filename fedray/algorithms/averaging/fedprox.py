@@ -12,26 +12,20 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import proximal_term
 from fedray.config import LossWeight
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, method
 from fedray.models import ClassifierOutput
 
 
-@algorithms.add
+@method("fedprox", "FedProx", "Li et al., MLSys 2020, arXiv:1812.06127")
 class FedProx(FedAvg):
     """FedAvg with a proximal term that holds local weights near the global ones."""
 
-    name = "fedprox"
-    title = "FedProx"
-    paper = "Li et al., MLSys 2020, arXiv:1812.06127"
     dense = True
     stacks = True
 
-    class HParams(FedAvg.HParams):
-        mu: LossWeight = 0.001
-        """μ, weight of the proximal term; 0 gives FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
-
-    hp: HParams
+    mu: LossWeight = 0.001
+    """μ, weight of the proximal term; 0 gives FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        loss, mu = super().loss(output, batch, local), self.hp.mu
+        loss, mu = super().loss(output, batch, local), self.mu
         return loss + proximal_term(local.model, local.down.model, mu) if mu else loss

@@ -28,49 +28,43 @@ from torch.func import functional_call
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import LossWeight, Temperature
-from fedray.core import Batch, Client, ClientState, LocalContext, Trained, algorithms
+from fedray.core import Batch, Client, ClientState, LocalContext, Trained, method
 from fedray.models import Classifier, ClassifierOutput, Inputs
 
 
-@algorithms.add
+@method("moon", "MOON", "Li et al., CVPR 2021, arXiv:2103.16257")
 class Moon(FedAvg):
     """FedAvg with a model-contrastive loss; each client stores its previous model."""
 
-    name = "moon"
-    title = "MOON"
-    paper = "Li et al., CVPR 2021, arXiv:2103.16257"
     one_model = True
     stacks = True
 
-    class HParams(FedAvg.HParams):
-        mu: LossWeight = 1.0
-        """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to
-        10."""
-        tau_moon: Temperature = 0.5
-        """τ, temperature of the contrastive term. Paper: 0.5."""
-        first: Literal["none", "initial"] = "none"
-        """The previous model of a client whose first round is round 2 or later: none, which omits
-        the contrastive term, or its initial model (official code)."""
-
-    hp: HParams
+    mu: LossWeight = 1.0
+    """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to
+    10."""
+    tau_moon: Temperature = 0.5
+    """τ, temperature of the contrastive term. Paper: 0.5."""
+    first: Literal["none", "initial"] = "none"
+    """The previous model of a client whose first round is round 2 or later: none, which omits
+    the contrastive term, or its initial model (official code)."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the supervised loss plus the contrastive term, Eq. (3)."""
         loss = super().loss(output, batch, local)
         previous = local.state.memory.get("previous")
-        if self.hp.mu == 0 or previous is None:
+        if self.mu == 0 or previous is None:
             return loss
         shared = {**previous, **local.down.model}
         near = features_under(local.model, shared, batch.inputs)
         far = features_under(local.model, previous, batch.inputs)
-        contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
-        return loss + contrast * float(self.hp.mu)
+        contrast = model_contrast(output.features, near, far, self.tau_moon)
+        return loss + contrast * float(self.mu)
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load the model as FedAvg does; set a missing previous model if `first` is "initial"."""
         local = super().begin(client, state, down)
         is_late = client.round > 1 and "previous" not in state.memory
-        if not (self.hp.mu and self.hp.first == "initial" and is_late):
+        if not (self.mu and self.first == "initial" and is_late):
             return local
         memory = {**state.memory, "previous": client.initial()}
         return replace(local, state=ClientState(local.state.model, memory))
@@ -78,7 +72,7 @@ class Moon(FedAvg):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
         """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
         update, next_state = super().finish(local, trained)
-        if self.hp.mu == 0:
+        if self.mu == 0:
             return update, next_state
         previous = local.client.save(local.model)
         return update, ClientState(next_state.model, {**next_state.memory, "previous": previous})

@@ -26,23 +26,18 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
     """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
 
-    class HParams(core.HyperParameters):
-        """Hyper-parameters of all methods with a small model."""
+    weights: Weights = "uniform"
+    """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
+    n_k/n."""
+    clip_norm: float | None = Field(None, gt=0, le=1e6)
+    """Largest norm of each model's gradient; `clip_grad_norm` bounds the norm over both models.
+    null: no bound (paper). Official code: 10."""
 
-        weights: Weights = "uniform"
-        """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
-        n_k/n."""
-        clip_norm: float | None = Field(None, gt=0, le=1e6)
-        """Largest norm of each model's gradient; `clip_grad_norm` bounds the norm over both models.
-        null: no bound (paper). Official code: 10."""
-
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-            official = {"algorithm.clip_norm": 10.0, "shuffle": False, "drop_last": True}
-            return {"official_code": official}
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
+        official = {"algorithm.clip_norm": 10.0, "shuffle": False, "drop_last": True}
+        return {"official_code": official}
 
     def shared(self, model: Classifier) -> frozenset[str]:
         return frozenset(name for name in tensor_names(model) if name.startswith(AUXILIARY))
@@ -53,7 +48,7 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train both models on `loss`; clip the gradients of each if `clip_norm` is set."""
-        bound = self.hp.clip_norm
+        bound = self.clip_norm
 
         def clip() -> None:
             assert isinstance(local.model, WithAuxiliary)
@@ -71,36 +66,26 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
 class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
     """FedAvg of the small models; each client keeps its own model."""
 
-    class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
-        """Hyper-parameters of both bases."""
-
-    hp: HParams
-
 
 class MutualLearning(AuxiliaryTraining):
     """Training in which both models learn from labels and from each other's outputs."""
 
-    class HParams(AuxiliaryTraining.HParams):
-        """Hyper-parameters of methods with mutual learning."""
+    kl: Literal["images", "entries"] = "images"
+    """The mean of the KL divergence: images, over images (paper), or entries, over images and
+    classes, which is C times smaller (official code)."""
+    teacher_gradients: StrictBool = False
+    """Whether the gradients of both losses reach both models (official code); false: each model
+    is trained by its own loss, with the other's outputs as constants (paper)."""
 
-        kl: Literal["images", "entries"] = "images"
-        """The mean of the KL divergence: images, over images (paper), or entries, over images and
-        classes, which is C times smaller (official code)."""
-        teacher_gradients: StrictBool = False
-        """Whether the gradients of both losses reach both models (official code); false: each model
-        is trained by its own loss, with the other's outputs as constants (paper)."""
-
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-            official = super().presets(experiment)["official_code"]
-            mutual = {"algorithm.kl": "entries", "algorithm.teacher_gradients": True}
-            return {"official_code": {**official, **mutual}}
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
+        official = super().presets(experiment)["official_code"]
+        mutual = {"algorithm.kl": "entries", "algorithm.teacher_gradients": True}
+        return {"official_code": {**official, **mutual}}
 
     def teacher(self, output: ClassifierOutput) -> ClassifierOutput:
         """Return a model's output for the other model's loss, detached by default."""
-        if self.hp.teacher_gradients:
+        if self.teacher_gradients:
             return output
         return ClassifierOutput(output.features.detach(), output.logits.detach())

@@ -43,36 +43,30 @@ from fedray.core.optimizers import Adam
 from fedray.models import Classifier
 
 
-@core.algorithms.add
+@core.method("feddf", "FedDF", "Lin et al., NeurIPS 2020, arXiv:2006.07242")
 class FedDF(FedAvg):
     """A mean model per architecture, trained on the server to predict as the clients' ensemble.
 
     The server's state holds `models`, the weights and buffers of each architecture.
     """
 
-    name = "feddf"
     version = 2  # the ensemble's mean in double precision
-    title = "FedDF"
-    paper = "Lin et al., NeurIPS 2020, arXiv:2006.07242"
     travels = "models"
     requires = core.Requires(public=True)
     one_model = True
 
-    class HParams(FedAvg.HParams):
-        server_epochs: int = Field(5, ge=0, le=10_000)
-        """Passes of a student over the public images in a round; 0 gives FedAvg inside each
-        architecture. Authors' code: at most 10,000 steps, stopped early."""
-        server_batch_size: int = Field(128, ge=1, le=1_000_000)
-        """Public images of a step. Authors' code: 128."""
-        server_lr: LearningRate = 0.001
-        """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
-        0.001."""
-        clip: float | None = Field(5.0, gt=0, le=1e6)
-        """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
-        temperature: Temperature = 1.0
-        """Divisor of logits in AVGLOGITS' softmaxes. Authors' code: 1."""
-
-    hp: HParams
+    server_epochs: int = Field(5, ge=0, le=10_000)
+    """Passes of a student over the public images in a round; 0 gives FedAvg inside each
+    architecture. Authors' code: at most 10,000 steps, stopped early."""
+    server_batch_size: int = Field(128, ge=1, le=1_000_000)
+    """Public images of a step. Authors' code: 128."""
+    server_lr: LearningRate = 0.001
+    """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
+    0.001."""
+    clip: float | None = Field(5.0, gt=0, le=1e6)
+    """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
+    temperature: Temperature = 1.0
+    """Divisor of logits in AVGLOGITS' softmaxes. Authors' code: 1."""
 
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True if there is one architecture."""
@@ -99,7 +93,7 @@ class FedDF(FedAvg):
             return state
         group_of = server.architectures.__getitem__
         models = self.mean_of_groups(state["models"], uplinks, group_of, server)
-        if self.hp.server_epochs:
+        if self.server_epochs:
             logits = self.ensemble(uplinks, server)
             models = {name: self.student(name, m, logits, server) for name, m in models.items()}
         return {"models": models}
@@ -122,13 +116,13 @@ class FedDF(FedAvg):
 
         def loss(student: Classifier, batch: core.Batch) -> Tensor:
             found, teacher = student(batch.inputs).logits, logits[batch.positions]
-            return kl_divergence(found, teacher, temperature=self.hp.temperature)
+            return kl_divergence(found, teacher, temperature=self.temperature)
 
         schedule: dict[str, Any] = {
-            "epochs": self.hp.server_epochs,
-            "batch_size": self.hp.server_batch_size,
-            "lr": self.hp.server_lr,
-            "clip_grad_norm": self.hp.clip,
+            "epochs": self.server_epochs,
+            "batch_size": self.server_batch_size,
+            "lr": self.server_lr,
+            "clip_grad_norm": self.clip,
         }
         fixed: dict[str, Any] = {"optimizer": Adam(), "shuffle": True, "decay": cosine}
         return fit_on_server(server, name, model, server.public, loss, **schedule, **fixed)

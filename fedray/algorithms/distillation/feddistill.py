@@ -73,22 +73,16 @@ class ClassTeachers(core.Payload):
     present: Tensor = core.payload_field("statistics", "C", dtype=torch.bool)
 
 
-@core.algorithms.add
+@core.method("feddistill", "FedDistill", "Jeong et al., 2018, arXiv:1811.11479")
 class FedDistill(core.LocalTraining):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
-    name = "feddistill"
     version = 2  # means over clients in double precision
-    title = "FedDistill"
-    paper = "Jeong et al., 2018, arXiv:1811.11479"
     travels = "mean class outputs"
     down, up = ClassTeachers, ClassOutputs
 
-    class HParams(core.HyperParameters):
-        gamma: LossWeight = 1.0
-        """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
-
-    hp: HParams
+    gamma: LossWeight = 1.0
+    """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         classes = server.setting.num_classes
@@ -114,11 +108,11 @@ class FedDistill(core.LocalTraining):
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         teachers: ClassTeachers = local.down
-        if self.hp.gamma == 0:
+        if self.gamma == 0:
             return loss
         targets = F.softmax(teachers.outputs, dim=1)
         term = distillation_loss(output.logits, batch.labels, targets, teachers.present)
-        return loss + self.hp.gamma * term
+        return loss + self.gamma * term
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any

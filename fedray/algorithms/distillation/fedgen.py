@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,15 +52,12 @@ from fedray.errors import UserError
 from fedray.models import drawn_linear
 
 
-@core.algorithms.add
+@core.method("fedgen", "FedGen", "Zhu et al., ICML 2021, arXiv:2105.10056")
 class FedGen(HeadAveraging):
     """Averaged heads, trained on generated features of all classes in addition to local images."""
 
-    name = "fedgen"
-    title = "FedGen"
-    paper = "Zhu et al., ICML 2021, arXiv:2105.10056"
     travels = "classifier heads; a generator of features down; class counts once"
-    down = {
+    down: ClassVar[Any] = {
         "head": core.sent("weights", "the mean of the participants' heads"),
         "generator": core.sent("weights", "features that these heads classify as each class"),
         "counts": core.sent(
@@ -70,27 +68,24 @@ class FedGen(HeadAveraging):
         ),
     }
 
-    class HParams(core.HyperParameters):
-        generated_weight: LossWeight = 1.0
-        """Weight of the loss on generated features, Eq. (5); 0 gives LG-FedAvg. Paper: 1."""
-        weights: Weights = "samples"
-        """Client weights in the mean of heads and in the ensemble: samples, n_k/n (FedTSP's
-        comparison), or uniform, 1/K (paper)."""
-        noise_dim: int = Field(32, ge=1, le=4096)
-        """Width of the noise. FedTSP's comparison: 32."""
-        hidden_dim: int = Field(512, ge=1, le=65536)
-        """Width of the generator's hidden layer. FedTSP's comparison: 512."""
-        server_epochs: Epochs = 100
-        """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
-        comparison: 100."""
-        server_lr: LearningRate = 0.1
-        """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
-        clients never receive. At this rate the norm of generated features grows to many times that
-        of real features, and clients' heads no longer learn; try 0.001."""
-        untrained: StrictBool = False
-        """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
-
-    hp: HParams
+    generated_weight: LossWeight = 1.0
+    """Weight of the loss on generated features, Eq. (5); 0 gives LG-FedAvg. Paper: 1."""
+    weights: Weights = "samples"
+    """Client weights in the mean of heads and in the ensemble: samples, n_k/n (FedTSP's
+    comparison), or uniform, 1/K (paper)."""
+    noise_dim: int = Field(32, ge=1, le=4096)
+    """Width of the noise. FedTSP's comparison: 32."""
+    hidden_dim: int = Field(512, ge=1, le=65536)
+    """Width of the generator's hidden layer. FedTSP's comparison: 512."""
+    server_epochs: Epochs = 100
+    """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
+    comparison: 100."""
+    server_lr: LearningRate = 0.1
+    """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
+    clients never receive. At this rate the norm of generated features grows to many times that
+    of real features, and clients' heads no longer learn; try 0.001."""
+    untrained: StrictBool = False
+    """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the first client's head, and a generator with PyTorch's default initial weights.
@@ -99,7 +94,7 @@ class FedGen(HeadAveraging):
             UserError: if `batch_size` is 1, because one sample has no batch statistics.
         """
         size = self.setting.training.batch_size
-        if self.hp.generated_weight and size < 2:
+        if self.generated_weight and size < 2:
             raise UserError(
                 f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
                 "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
@@ -112,8 +107,8 @@ class FedGen(HeadAveraging):
 
     def _draw_generator(self, server: core.Server) -> core.Tensors:
         random = server.streams.torch("fedgen")
-        classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hp.hidden_dim
-        w1, b1 = drawn_linear(self.hp.noise_dim + classes, hidden, random)
+        classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hidden_dim
+        w1, b1 = drawn_linear(self.noise_dim + classes, hidden, random)
         w2, b2 = drawn_linear(hidden, d, random)
         scale, shift = torch.ones(hidden), torch.zeros(hidden)
         return {"w1": w1, "b1": b1, "scale": scale, "shift": shift, "w2": w2, "b2": b2}
@@ -154,8 +149,8 @@ class FedGen(HeadAveraging):
         """Train the generator on the participants' heads, Eq. (4), and average the heads."""
         if not uplinks:
             return state
-        weights, generator = client_weights(uplinks, self.hp.weights), state["generator"]
-        if self.hp.generated_weight and not self.hp.untrained:
+        weights, generator = client_weights(uplinks, self.weights), state["generator"]
+        if self.generated_weight and not self.untrained:
             generator = self._train_generator(state, weights, uplinks, server)
         heads = {client: upload.head for client, upload in uplinks.items()}
         return {"generator": generator, "head": weighted_mean(weights, heads)}
@@ -182,15 +177,15 @@ class FedGen(HeadAveraging):
             features = generated_features(generator, noise, labels)
             return ensemble_loss(features, labels, heads, shares)
 
-        batches = (self._draw(counts, random) for _ in range(self.hp.server_epochs))
-        adam = partial(TorchAdam, lr=self.hp.server_lr)
+        batches = (self._draw(counts, random) for _ in range(self.server_epochs))
+        adam = partial(TorchAdam, lr=self.server_lr)
         return train_on_server(state["generator"], loss, batches, adam, device)[0]
 
     def _draw(self, counts: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw a batch of noise [B, n] and labels [B]."""
         size = self.setting.training.batch_size
         labels = draw_labels(counts, size, random)
-        return torch.empty(size, self.hp.noise_dim).uniform_(generator=random), labels
+        return torch.empty(size, self.noise_dim).uniform_(generator=random), labels
 
     @core.step(
         up={
@@ -210,7 +205,7 @@ class FedGen(HeadAveraging):
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train with a batch of generated features for each batch of images, Eq. (5)."""
-        if self.hp.generated_weight == 0:
+        if self.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down
         random = self.setting.streams.torch("fedgen", round_=client.round, client=client.id)
@@ -225,7 +220,7 @@ class FedGen(HeadAveraging):
             noise, labels = next(drawn)
             with torch.no_grad():
                 features = generated_features(down.generator, noise, labels)
-            return supervised + self.hp.generated_weight * generated_loss(
+            return supervised + self.generated_weight * generated_loss(
                 local.model.head, features, labels
             )
 

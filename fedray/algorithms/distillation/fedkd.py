@@ -94,35 +94,29 @@ class SmallModelUpdate(core.Payload):
         self.require_within("samples", 1, call.samples)
 
 
-@core.algorithms.add
+@core.method("fedkd", "FedKD", "Wu et al., Nature Communications 2022, arXiv:2108.13323")
 class FedKD(MutualLearning, AuxiliaryAveraging):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
-    name = "fedkd"
     version = 2  # the server's step is not factorised
-    title = "FedKD"
-    paper = "Wu et al., Nature Communications 2022, arXiv:2108.13323"
     travels = "factors of a small model's updates"
     up = SmallModelUpdate
     equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
-    class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
-        energy_start: float = Field(0.95, ge=0, le=1)
-        """T_start, share of an update's energy that its factors keep in the first round; 1 keeps
-        all. FedTSP's comparison: 0.95."""
-        energy_end: float = Field(0.95, ge=0, le=1)
-        """T_end, share of the energy after the last round; the share changes linearly from T_start.
-        FedTSP's comparison: 0.95."""
-        compress: StrictBool = True
-        """Whether updates are sent as factors; false: as whole tensors (FedTSP's repository)."""
+    energy_start: float = Field(0.95, ge=0, le=1)
+    """T_start, share of an update's energy that its factors keep in the first round; 1 keeps
+    all. FedTSP's comparison: 0.95."""
+    energy_end: float = Field(0.95, ge=0, le=1)
+    """T_end, share of the energy after the last round; the share changes linearly from T_start.
+    FedTSP's comparison: 0.95."""
+    compress: StrictBool = True
+    """Whether updates are sent as factors; false: as whole tensors (FedTSP's repository)."""
 
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-            official = super().presets(experiment)["official_code"]
-            return {"official_code": {**official, "algorithm.compress": False}}
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
+        official = super().presets(experiment)["official_code"]
+        return {"official_code": {**official, "algorithm.compress": False}}
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
         """Return both models and W_h, which maps the small model's features to the client's."""
@@ -163,7 +157,7 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
             teacher = self.teacher(other)
             large, small = (student, teacher) if student is output else (teacher, student)
             hidden = F.mse_loss(large.features.float(), local.model.joint(small.features).float())
-            distance = kl_divergence(student.logits, teacher.logits, self.hp.kl) + hidden
+            distance = kl_divergence(student.logits, teacher.logits, self.kl) + hidden
             task, teacher_task = (
                 F.cross_entropy(o.logits, batch.labels) for o in (student, teacher)
             )

@@ -55,39 +55,33 @@ class PublicLogits(core.Payload):
     temperature: float = core.payload_field("statistics")
 
 
-@core.algorithms.add
+@core.method("fedmd", "FedMD", "Li and Wang, NeurIPS 2019 workshop, arXiv:1910.03581")
 class FedMD(core.LocalTraining):
     """Personal models of any architecture, which learn from their mean scores of public images."""
 
-    name = "fedmd"
-    title = "FedMD"
-    paper = "Li and Wang, NeurIPS 2019 workshop, arXiv:1910.03581"
     travels = "class scores of public images"
     requires = core.Requires(public=True)
     down = up = PublicLogits
     stacks = False
 
-    class HParams(core.HyperParameters):
-        public_epochs: int = Field(20, ge=0, le=10_000)
-        """Epochs of transfer learning on public labels; 0: none. Authors' code: at most 20."""
-        private_epochs: Epochs = 25
-        """Epochs of transfer learning on the client's images. Authors' code: at most 25."""
-        alignment: int | None = Field(None, ge=1, le=1_000_000_000)
-        """Most public images of a round; null: all. Authors' code: 5,000."""
-        digest_batch_size: int = Field(256, ge=1, le=1_000_000)
-        """Public images of a step. Authors' code: 256, or 128 for unequal clients' classes."""
-        digest: Literal["l1", "kl"] = "l1"
-        """Loss of the digestion: l1, mean absolute difference of logits (authors' code), or kl."""
-        temperature: Temperature = 1.0
-        """T, divisor of the logits in kl."""
-
-    hp: HParams
+    public_epochs: int = Field(20, ge=0, le=10_000)
+    """Epochs of transfer learning on public labels; 0: none. Authors' code: at most 20."""
+    private_epochs: Epochs = 25
+    """Epochs of transfer learning on the client's images. Authors' code: at most 25."""
+    alignment: int | None = Field(None, ge=1, le=1_000_000_000)
+    """Most public images of a round; null: all. Authors' code: 5,000."""
+    digest_batch_size: int = Field(256, ge=1, le=1_000_000)
+    """Public images of a step. Authors' code: 256, or 128 for unequal clients' classes."""
+    digest_by: Literal["l1", "kl"] = Field("l1", alias="digest")
+    """Loss of the digestion: l1, mean absolute difference of logits (authors' code), or kl."""
+    temperature: Temperature = 1.0
+    """T, divisor of the logits in kl."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Check that public images have labels, if `public_epochs` needs them."""
-        if self.hp.public_epochs and not server.public.is_labelled:
+        if self.public_epochs and not server.public.is_labelled:
             raise UserError(
-                f"algorithm.public_epochs={self.hp.public_epochs} trains on the labels of public "
+                f"algorithm.public_epochs={self.public_epochs} trains on the labels of public "
                 "images, but data.public.labelled=false; set algorithm.public_epochs=0"
             )
         return {}
@@ -100,7 +94,7 @@ class FedMD(core.LocalTraining):
         scores = exchange.call("communicate", dict.fromkeys(exchange.participants))
         if scores:
             mean = torch.stack([upload.logits for upload in scores.values()]).double().mean(0)
-            down = PublicLogits(mean.float(), self.hp.temperature)
+            down = PublicLogits(mean.float(), self.temperature)
             exchange.call("digest", dict.fromkeys(exchange.participants, down))
         return state
 
@@ -108,11 +102,11 @@ class FedMD(core.LocalTraining):
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[None, core.ClientState]:
         """Train on the labels of public images, then on the client's images."""
-        local, hp = self.begin(client, state, down), self.hp
-        if hp.public_epochs:
-            public = client.training_on(client.public, "public", epochs=hp.public_epochs)
+        local = self.begin(client, state, down)
+        if self.public_epochs:
+            public = client.training_on(client.public, "public", epochs=self.public_epochs)
             self.train(replace(local, client=public))
-        private = replace(client.with_schedule(epochs=hp.private_epochs), order="private")
+        private = replace(client.with_schedule(epochs=self.private_epochs), order="private")
         return None, self.finish(local, self.train(replace(local, client=private)))[1]
 
     def communicate(
@@ -120,17 +114,17 @@ class FedMD(core.LocalTraining):
     ) -> tuple[PublicLogits, core.ClientState]:
         """Upload the logits of the round's public images."""
         logits = client.logits(self.begin(client, state, down).model, self._aligned(client))
-        return PublicLogits(logits, self.hp.temperature), state
+        return PublicLogits(logits, self.temperature), state
 
     def digest(
         self, client: core.Client, state: core.ClientState, down: PublicLogits
     ) -> tuple[None, core.ClientState]:
         """Approach the consensus on public images, then train on the client's images."""
-        local, schedule = self.begin(client, state, down), {"batch_size": self.hp.digest_batch_size}
+        local, schedule = self.begin(client, state, down), {"batch_size": self.digest_batch_size}
 
         def loss(batch: core.Batch) -> Tensor:
             targets = PublicLogits(down.logits[batch.positions], down.temperature)
-            return digest_loss(local.model(batch.inputs).logits, targets, self.hp.digest)
+            return digest_loss(local.model(batch.inputs).logits, targets, self.digest_by)
 
         public = client.training_on(self._aligned(client), "digest", epochs=1, **schedule)
         core.fit(replace(local, client=public), loss)
@@ -139,7 +133,7 @@ class FedMD(core.LocalTraining):
     def _aligned(self, client: core.Client) -> core.Samples:
         """Return the public images of a round, the same for all clients."""
         random = self.setting.streams.numpy("fedmd", round_=client.round)
-        return client.public.part(random.permutation(len(client.public))[: self.hp.alignment])
+        return client.public.part(random.permutation(len(client.public))[: self.alignment])
 
 
 def digest_loss(logits: Tensor, targets: PublicLogits, how: Literal["l1", "kl"]) -> Tensor:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
-from fedray.core import Batch, ClientState, LocalContext, Trained, algorithms
+from fedray.core import Batch, ClientState, LocalContext, Trained, method
 from fedray.errors import UserError
 from fedray.models import (
     AuxiliaryOutput,
@@ -45,29 +45,23 @@ from fedray.models import (
 )
 
 
-@algorithms.add
+@method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
 class FedMRL(AuxiliaryAveraging):
     """Fused features of an averaged small model and the client's own, classified by both heads."""
 
-    name = "fedmrl"
-    title = "FedMRL"
-    paper = "Yi et al., NeurIPS 2024, arXiv:2406.00488"
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary")
 
-    class HParams(AuxiliaryAveraging.HParams):
-        small_dim: int | None = Field(None, ge=1, le=65536)
-        """d_1, width of the small model's features, at most model.feature_dim; null: a quarter of
-        model.feature_dim. Official code: 128 of 512."""
-        official_bug: StrictBool = False
-        """Whether the trained projector is discarded after every round, as in the official code."""
+    small_dim: int | None = Field(None, ge=1, le=65536)
+    """d_1, width of the small model's features, at most model.feature_dim; null: a quarter of
+    model.feature_dim. Official code: 128 of 512."""
+    official_bug: StrictBool = False
+    """Whether the trained projector is discarded after every round, as in the official code."""
 
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-            official = super().presets(experiment)["official_code"]
-            return {"official_code": {**official, "algorithm.official_bug": True}}
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
+        official = super().presets(experiment)["official_code"]
+        return {"official_code": {**official, "algorithm.official_bug": True}}
 
     def auxiliary_dim(self) -> int:
         """Return d_1.
@@ -76,7 +70,7 @@ class FedMRL(AuxiliaryAveraging):
             UserError: if the small model's features are wider than the fused features.
         """
         d = self.setting.feature_dim
-        width = max(d // 4, 1) if self.hp.small_dim is None else self.hp.small_dim
+        width = max(d // 4, 1) if self.small_dim is None else self.small_dim
         if width > d:
             raise UserError(
                 f"algorithm.small_dim={width} is larger than model.feature_dim={d}, the number of "
@@ -97,7 +91,7 @@ class FedMRL(AuxiliaryAveraging):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
         """Upload the small model as FedAvg does; with `official_bug`, restore the projector."""
         update, next_state = super().finish(local, trained)
-        if not self.hp.official_bug:
+        if not self.official_bug:
             return update, next_state
         before = {n: t for n, t in local.state.model.items() if n.startswith("joint.")}
         return update, replace(next_state, model={**next_state.model, **before})

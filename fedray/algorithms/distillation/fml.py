@@ -29,32 +29,25 @@ from torch import Tensor
 
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
 from fedray.algorithms.losses import kl_divergence
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, method
 from fedray.models import AuxiliaryOutput, ClassifierOutput
 
 
-@algorithms.add
+@method("fml", "FML", "Shen et al., 2020, arXiv:2006.16765")
 class FML(MutualLearning, AuxiliaryAveraging):
     """Mutual learning between the client's model and a small model, which is averaged."""
 
-    name = "fml"
-    title = "FML"
-    paper = "Shen et al., 2020, arXiv:2006.16765"
-
-    class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
-        alpha: float = Field(0.5, ge=0, le=1)
-        """α, weight of the labels in the loss of the client's own model; the small model's outputs
-        have weight 1 - α. 1 trains it as Local, unless `teacher_gradients` or `clip_norm` couple
-        both models. FedTSP's comparison: 0.5."""
-        beta: float = Field(0.5, ge=0, le=1)
-        """β, weight of the labels in the loss of the small model; 1 trains the small model as
-        FedAvg. FedTSP's comparison: 0.5."""
-
-    hp: HParams
+    alpha: float = Field(0.5, ge=0, le=1)
+    """α, weight of the labels in the loss of the client's own model; the small model's outputs
+    have weight 1 - α. 1 trains it as Local, unless `teacher_gradients` or `clip_norm` couple
+    both models. FedTSP's comparison: 0.5."""
+    beta: float = Field(0.5, ge=0, le=1)
+    """β, weight of the labels in the loss of the small model; 1 trains the small model as
+    FedAvg. FedTSP's comparison: 0.5."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
-        small, hp = output.auxiliary, self.hp
+        small, hp = output.auxiliary, self
         to_large, to_small = self.teacher(small).logits, self.teacher(output).logits
         return mutual_loss(output.logits, to_large, batch.labels, hp.alpha, hp.kl) + mutual_loss(
             small.logits, to_small, batch.labels, hp.beta, hp.kl

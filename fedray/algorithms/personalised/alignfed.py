@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedray import core
@@ -34,47 +34,39 @@ from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput, drawn_linear
 
 
-@core.algorithms.add
+@core.method("alignfed", "AlignFed", "Zhu et al., 2024 (FedTSP supplementary C.4)")
 class AlignFed(HeadAveraging):
     """Alignment of features with fixed targets on the sphere, and averaging of heads."""
 
-    name = "alignfed"
-    title = "AlignFed"
-    paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
     travels = "classifier heads"
     stacks = True
-    down = {"weight": core.sent("statistics", number=float)}
+    down: ClassVar[Any] = {"weight": core.sent("statistics", number=float)}
     """Besides the head, this round's weight of the alignment."""
     keep_targets = core.gift(
         targets=core.sent("prototypes", "nothing: the targets are drawn from the seed", "C d")
     )
 
-    class HParams(core.HyperParameters):
-        lambda_start: LossWeight = 20.0
-        """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
-        lambda_end: LossWeight = 2.0
-        """λ_T, weight of the alignment after the last round; the weight changes geometrically from
-        λ_0."""
-        temperature: Temperature = 1.0
-        """Temperature of the cosines in the alignment loss."""
-        target_temperature: Temperature = 0.5
-        """Temperature of the uniformity energy that spreads the targets."""
-        target_steps: int = Field(2000, ge=1, le=10**6)
-        """Number of SGD steps that spread the targets (repository: 100,000)."""
-        softmax: Literal["class", "batch"] = "class"
-        """Range of the softmax in the alignment loss: class, over the classes (FedTSP's text), or
-        batch, over the batch (FedTSP's repository)."""
+    lambda_start: LossWeight = 20.0
+    """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
+    lambda_end: LossWeight = 2.0
+    """λ_T, weight of the alignment after the last round; the weight changes geometrically from
+    λ_0."""
+    temperature: Temperature = 1.0
+    """Temperature of the cosines in the alignment loss."""
+    target_temperature: Temperature = 0.5
+    """Temperature of the uniformity energy that spreads the targets."""
+    target_steps: int = Field(2000, ge=1, le=10**6)
+    """Number of SGD steps that spread the targets (repository: 100,000)."""
+    softmax: Literal["class", "batch"] = "class"
+    """Range of the softmax in the alignment loss: class, over the classes (FedTSP's text), or
+    batch, over the batch (FedTSP's repository)."""
 
-        @model_validator(mode="after")
-        def _reaches_the_end(self) -> AlignFed.HParams:
-            if self.lambda_start > 0 and self.lambda_end == 0:
-                raise ValueError(
-                    "lambda_end=0 cannot be reached geometrically; set algorithm.lambda_end > 0, "
-                    "or algorithm.lambda_start=0 to switch the alignment off"
-                )
-            return self
-
-    hp: HParams
+    def check(self) -> None:
+        if self.lambda_start > 0 and self.lambda_end == 0:
+            raise ValueError(
+                "lambda_end=0 cannot be reached geometrically; set algorithm.lambda_end > 0, "
+                "or algorithm.lambda_start=0 to switch the alignment off"
+            )
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the spread targets and an initial head from the uniform distribution of heads."""
@@ -82,7 +74,7 @@ class AlignFed(HeadAveraging):
         random = server.streams.torch("alignfed")
         weight, bias = drawn_linear(d, classes, random)
         initial = torch.empty(classes, d).uniform_(-1, 1, generator=random)
-        targets = spread_targets(initial, self.hp.target_steps, self.hp.target_temperature)
+        targets = spread_targets(initial, self.target_steps, self.target_temperature)
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
@@ -94,7 +86,7 @@ class AlignFed(HeadAveraging):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         done = max(server.round - 1, 0) / self.setting.rounds
-        weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
+        weight = schedule(self.lambda_start, self.lambda_end, done)
         return dict.fromkeys(clients, self.down(state["head"], weight))
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
@@ -106,8 +98,8 @@ class AlignFed(HeadAveraging):
         if weight == 0:
             return loss
         targets = local.state.memory["targets"]
-        logits = cosine_matrix(output.features, targets) / self.hp.temperature
-        return loss + weight * alignment_loss(logits, batch.labels, self.hp.softmax)
+        logits = cosine_matrix(output.features, targets) / self.temperature
+        return loss + weight * alignment_loss(logits, batch.labels, self.softmax)
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:

@@ -24,13 +24,10 @@ from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
-@core.algorithms.add
+@core.method("fedbabu", "FedBABU", "Oh et al., ICLR 2022, arXiv:2106.06042")
 class FedBABU(FedAvg):
     """FedAvg of the model's body under one fixed random head, which clients store."""
 
-    name = "fedbabu"
-    title = "FedBABU"
-    paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
     one_model = True
     dense = True

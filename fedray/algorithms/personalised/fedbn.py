@@ -20,17 +20,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models import Classifier, normalisation_tensors, tensor_names
 
 
-@algorithms.add
+@method("fedbn", "FedBN", "Li et al., ICLR 2021, arXiv:2102.07623")
 class FedBN(FedAvg):
     """FedAvg with personal normalisation layers."""
 
-    name = "fedbn"
-    title = "FedBN"
-    paper = "Li et al., ICLR 2021, arXiv:2102.07623"
     travels = "models without normalisation"
     dense = True
 

@@ -40,21 +40,13 @@ from fedray.algorithms.prototypes.class_prototypes import (
 from fedray.models import Classifier
 
 
-@core.algorithms.add
-class FedGH(HeadSharing):
+@core.method("fedgh", "FedGH", "Yi et al., ACM MM 2023, arXiv:2303.13137")
+class FedGH(HeadSharing, ServerTraining):
     """A shared head that the server trains on mean class features; extractors stay personal."""
 
-    name = "fedgh"
-    title = "FedGH"
-    paper = "Yi et al., ACM MM 2023, arXiv:2303.13137"
     travels = "mean class features up, a classifier head down"
     down = {"head": core.sent("weights", "a head trained on the clients' mean class features")}
     up = CLASS_FEATURES
-
-    class HParams(ServerTraining):
-        """Hyper-parameters of the server's training."""
-
-    hp: HParams
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
@@ -62,9 +54,7 @@ class FedGH(HeadSharing):
         """Continue to train the head on the uploads; without uploads, return the same state."""
         if not uplinks:
             return state
-        head = train_on_uploads(
-            state["head"], header_loss, uplinks, server, "fedgh_batches", self.hp
-        )
+        head = train_on_uploads(state["head"], header_loss, uplinks, server, "fedgh_batches", self)
         return {"head": head}
 
     def finish(

@@ -60,14 +60,11 @@ class Prototypes(NamedTuple):
     present: Tensor
 
 
-@core.algorithms.add
+@core.method("fedpac", "FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867")
 class FedPAC(PrototypeAveraging):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
-    name = "fedpac"
     version = 2  # heads are mixed in double precision
-    title = "FedPAC"
-    paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
     travels = "extractors, class prototypes and heads"
     up = {
         "head": core.sent("weights", "the client's head", check=_is_head),

@@ -19,14 +19,11 @@ Buffers: those of the extractors are personal; heads have none.
 from __future__ import annotations
 
 from fedray.algorithms.personalised.shared_head import HeadAveraging
-from fedray.core import algorithms
+from fedray.core import method
 
 
-@algorithms.add
+@method("lg_fedavg", "LG-FedAvg", "Liang et al., 2020, arXiv:2001.01523")
 class LGFedAvg(HeadAveraging):
     """Averaging of classifier heads, weighted by samples; extractors stay personal."""
 
-    name = "lg_fedavg"
-    title = "LG-FedAvg"
-    paper = "Liang et al., 2020, arXiv:2001.01523"
     travels = "classifier heads"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fedray.core import LocalTraining, algorithms
+from fedray.core import LocalTraining, method
 
 
-@algorithms.add
+@method("local", "Local", "-")
 class Local(LocalTraining):
     """Local training with the cross-entropy, without communication."""
 
-    name = "local"
-    title = "Local"
-    paper = "-"
     travels = "nothing"
     dense = True

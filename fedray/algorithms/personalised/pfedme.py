@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedray import core
@@ -41,58 +41,50 @@ from fedray.config import Epochs, LearningRate
 from fedray.models import Classifier, buffer_names
 
 
-@core.algorithms.add
+@core.method("pfedme", "pFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848")
 class PFedMe(OwnModel):
     """A global model, and personal models that a proximal term holds near it."""
 
-    name = "pfedme"
-    title = "pFedMe"
-    paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
     equal_mean = FedAvg.equal_mean  # the server step uses only the mean
 
-    class HParams(FedAvg.HParams):
-        evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
+    evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
 
-        weights: Weights = "uniform"
-        """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n."""
-        lambda_: float = Field(15.0, gt=0, le=1e6, alias="lambda")
-        """λ, weight of the proximal term; large values keep personal models at w. Paper: 15."""
-        inner_steps: Epochs = 5
-        """K, number of steps of the personal model on each batch. Paper: 5."""
-        eta: LearningRate = 0.005
-        """η, learning rate of w, the client's copy of the global model, with η λ <= 1; personal
-        models use the experiment's `lr`. Paper: 0.005."""
-        beta: float = Field(1.0, gt=0, le=2)
-        """β, step size of the server; 1 sets the model to the clients' mean. Paper: 1 or 2."""
-        test: Literal["personal", "global"] = "personal"
-        """The models that are tested: personal, or global, from which personal models start."""
+    weights: Weights = "uniform"
+    """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n."""
+    lambda_: float = Field(15.0, gt=0, le=1e6)
+    """λ, weight of the proximal term; large values keep personal models at w. Paper: 15."""
+    inner_steps: Epochs = 5
+    """K, number of steps of the personal model on each batch. Paper: 5."""
+    eta: LearningRate = 0.005
+    """η, learning rate of w, the client's copy of the global model, with η λ <= 1; personal
+    models use the experiment's `lr`. Paper: 0.005."""
+    beta: float = Field(1.0, gt=0, le=2)
+    """β, step size of the server; 1 sets the model to the clients' mean. Paper: 1 or 2."""
+    test: Literal["personal", "global"] = "personal"
+    """The models that are tested: personal, or global, from which personal models start."""
 
-        @model_validator(mode="after")
-        def _does_not_jump(self) -> PFedMe.HParams:
-            if self.eta * self.lambda_ > 1:
-                raise ValueError(
-                    f"eta={self.eta:g} times lambda={self.lambda_:g} is above 1, so w would jump "
-                    f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
-                )
-            return self
-
-    hp: HParams
+    def check(self) -> None:
+        if self.eta * self.lambda_ > 1:
+            raise ValueError(
+                f"eta={self.eta:g} times lambda={self.lambda_:g} is above 1, so w would jump "
+                f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
+            )
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
         after = super().server_step(state, total, server)
-        if self.hp.beta == 1:
+        if self.beta == 1:
             return after
         w, mean = state["model"], after["model"]
         weights = mean.keys() - buffer_names(server.model)
-        moved = {name: torch.lerp(w[name], mean[name], self.hp.beta) for name in weights}
+        moved = {name: torch.lerp(w[name], mean[name], self.beta) for name in weights}
         return {**after, "model": {**mean, **moved}}
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the model for tests: the personal model if it exists, or the global model."""
-        tested = state if self.hp.test == "personal" else core.ClientState({}, state.memory)
+        tested = state if self.test == "personal" else core.ClientState({}, state.memory)
         return super().begin(client, tested, down)
 
     def train(self, local: core.LocalContext) -> core.Trained:
@@ -105,13 +97,13 @@ class PFedMe(OwnModel):
 
         def loss(batch: core.Batch) -> Tensor:
             value = self.loss(model(batch.inputs), batch, local)
-            return value + proximal_term(model, w, self.hp.lambda_)
+            return value + proximal_term(model, w, self.lambda_)
 
         trained = core.fit(
             local,
             loss,
-            repeat=self.hp.inner_steps,
-            after_batch=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
+            repeat=self.inner_steps,
+            after_batch=lambda: outer_step(w, model, self.eta * self.lambda_),
         )
         return replace(trained, tensors={**trained.tensors, **w})
 

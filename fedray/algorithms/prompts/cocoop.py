@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip, PromptedClip
@@ -76,23 +76,17 @@ class ConditionalClip(ContextClip):
         return ClassifierOutput(image, torch.cat(rows).squeeze(1))
 
 
-@algorithms.add
+@method("cocoop", "CoCoOp", "Zhou et al., CVPR 2022, arXiv:2203.05557")
 class CoCoOp(PromptAveraging, ContextMethod):
     """FedAvg of a context and of a network that shifts it by the image."""
 
-    name = "cocoop"
-    title = "CoCoOp"
-    paper = "Zhou et al., CVPR 2022, arXiv:2203.05557"
     travels = "one context and its network"
 
-    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        length: int = Field(4, ge=1, le=64)
-        """m, tokens of the context. Official scripts: 4."""
-        words: str | None = "a photo of a"
-        """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
-        scripts: a photo of a."""
-
-    hp: HParams
+    length: int = Field(4, ge=1, le=64)
+    """m, tokens of the context. Official scripts: 4."""
+    words: str | None = "a photo of a"
+    """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
+    scripts: a photo of a."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return ConditionalClip(clip, class_names, self.hp.length, self.hp.words)
+        return ConditionalClip(clip, class_names, self.length, self.words)

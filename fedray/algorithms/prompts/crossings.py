@@ -27,93 +27,51 @@ from fedray.algorithms.prompts.prompt_averaging import (
     SingleContext,
 )
 from fedray.algorithms.prompts.promptfl import PromptFL
-from fedray.core import LocalTraining, algorithms
+from fedray.core import LocalTraining, method
 
 
-@algorithms.add
+@method(
+    "local_prompts",
+    "Local prompts",
+    "Zhou et al., IJCV 2022, arXiv:2109.01134 (CoOp), at each client",
+)
 class LocalPrompts(SingleContext, LocalTraining):
     """One prompt context per client, trained without communication."""
 
-    name = "local_prompts"
-    title = "Local prompts"
-    paper = "Zhou et al., IJCV 2022, arXiv:2109.01134 (CoOp), at each client"
     travels = "nothing"
 
 
-@algorithms.add
+@method("promptfl_fedprox", "PromptFL + FedProx", PromptFL.paper)
 class FedProxPromptFL(PromptFL, FedProx):
     """PromptFL with FedProx's proximal term (DP2FL's comparison "FP+P"); μ = 0 gives PromptFL."""
 
-    name = "promptfl_fedprox"
-    title = "PromptFL + FedProx"
 
-    class HParams(PromptFL.HParams, FedProx.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams
-
-
-@algorithms.add
+@method("promptfl_pfedme", "PromptFL + pFedMe", PromptFL.paper)
 class PFedMePromptFL(PFedMe, PromptFL):
     """A global prompt context, and personal contexts that pFedMe holds near it."""
 
-    name = "promptfl_pfedme"
-    title = "PromptFL + pFedMe"
-    paper = PromptFL.paper
 
-    class HParams(PFedMe.HParams, PromptFL.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams
-
-
-@algorithms.add
+@method(
+    "maple_local", "MaPLe, local", "Khattak et al., CVPR 2023, arXiv:2210.03117, at each client"
+)
 class MapleLocal(CoupledPrompts, LocalTraining):
     """MaPLe's prompts, trained without communication (DP2FL's comparison "Local")."""
 
-    name = "maple_local"
-    title = "MaPLe, local"
-    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, at each client"
     travels = "nothing"
 
 
-@algorithms.add
+@method("maple_fedavg", "MaPLe + FedAvg", "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged")
 class MapleFedAvg(PromptAveraging, CoupledPrompts):
     """FedAvg of MaPLe's prompts."""
 
-    name = "maple_fedavg"
-    title = "MaPLe + FedAvg"
-    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
     travels = "text prompts and the maps to vision prompts"
 
-    class HParams(PromptAveraging.HParams, CoupledPrompts.HParams):
-        """Hyper-parameters of FedAvg and of the prompts."""
 
-    hp: HParams
-
-
-@algorithms.add
+@method("maple_fedprox", "MaPLe + FedProx", MapleFedAvg.paper)
 class MapleFedProx(MapleFedAvg, FedProx):
     """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P"); μ = 0 gives maple_fedavg."""
 
-    name = "maple_fedprox"
-    title = "MaPLe + FedProx"
 
-    class HParams(MapleFedAvg.HParams, FedProx.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams
-
-
-@algorithms.add
+@method("maple_pfedme", "MaPLe + pFedMe", MapleFedAvg.paper)
 class MaplePFedMe(PFedMe, MapleFedAvg):
     """MaPLe's prompts, global, and personal ones that pFedMe holds near them."""
-
-    name = "maple_pfedme"
-    title = "MaPLe + pFedMe"
-    paper = MapleFedAvg.paper
-
-    class HParams(PFedMe.HParams, MapleFedAvg.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams

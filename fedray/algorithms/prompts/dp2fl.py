@@ -125,7 +125,7 @@ class TrainedDualPrompts(DualPrompts):
     initial_loss: float = core.payload_field("statistics")
 
 
-@core.algorithms.add
+@core.method("dp2fl", "DP2FL", "arXiv:2504.16357")
 class DP2FL(CoupledPrompts, core.LocalTraining):
     """An averaged task prompt, and a data prompt per client, mixed from those of helpful clients.
 
@@ -136,10 +136,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     the gift. A client's memory: `validation`.
     """
 
-    name = "dp2fl"
     version = 2  # asks all clients for validation images, not only those that take part
-    title = "DP2FL"
-    paper = "arXiv:2504.16357"
     travels = "task and data prompts, losses, and validation images once"
     requires = core.Requires(prompts=True, head=False, validation=True)
     down, up = DualPrompts, TrainedDualPrompts
@@ -148,33 +145,28 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         for relation in ("helpful", "retained", "dropped")
     )
 
-    class HParams(CoupledPrompts.HParams):
-        """Hyper-parameters of DP2FL and of its prompts."""
+    evaluation_only: ClassVar[tuple[str, ...]] = ("union_test",)
 
-        evaluation_only: ClassVar[tuple[str, ...]] = ("union_test",)
+    alpha: float = Field(1.2, ge=1, le=1e6)
+    """α, the factor below which a client that raises the loss is retained; 1 gives FedFomo's
+    rule."""
+    beta: float = Field(0.2, ge=0, le=1)
+    """β, length of the step towards the retained clients if no client is helpful; 0: no
+    step."""
+    gamma_mode: GammaMode = "bounded"
+    """Variant of Eq. (14): bounded (see Deviations); literal, as printed; or zero, which
+    ignores retained clients if some client is helpful."""
+    newcomer: Literal["init", "init_global", "global"] = "global"
+    """Initial prompts of a client that joins (Tables 3 and 4): init, (PT^(0), PD^(0));
+    init_global, (PT, PD^(0)); or global, (PT, PD)."""
+    union_test: StrictBool = False
+    """Whether every client's model is tested on all clients' test images after the last round
+    (Table 4, "All"), as the metric `union_accuracy`."""
 
-        alpha: float = Field(1.2, ge=1, le=1e6)
-        """α, the factor below which a client that raises the loss is retained; 1 gives FedFomo's
-        rule."""
-        beta: float = Field(0.2, ge=0, le=1)
-        """β, length of the step towards the retained clients if no client is helpful; 0: no
-        step."""
-        gamma_mode: GammaMode = "bounded"
-        """Variant of Eq. (14): bounded (see Deviations); literal, as printed; or zero, which
-        ignores retained clients if some client is helpful."""
-        newcomer: Literal["init", "init_global", "global"] = "global"
-        """Initial prompts of a client that joins (Tables 3 and 4): init, (PT^(0), PD^(0));
-        init_global, (PT, PD^(0)); or global, (PT, PD)."""
-        union_test: StrictBool = False
-        """Whether every client's model is tested on all clients' test images after the last round
-        (Table 4, "All"), as the metric `union_accuracy`."""
-
-        @classmethod
-        def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `paper`: Eq. (14) and the learning rate as printed."""
-            return {"paper": {"algorithm.gamma_mode": "literal", "lr": 0.035}}
-
-    hp: HParams
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `paper`: Eq. (14) and the learning rate as printed."""
+        return {"paper": {"algorithm.gamma_mode": "literal", "lr": 0.035}}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         model = cast(DualPromptClip, server.model)
@@ -245,8 +237,8 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         """Return the prompts from which a client's training starts."""
         if state["joined"][client]:
             return state["task"], state["personal"][client]
-        task = state["first_task"] if self.hp.newcomer == "init" else state["task"]
-        return task, state["data"] if self.hp.newcomer == "global" else state["first_data"]
+        task = state["first_task"] if self.newcomer == "init" else state["task"]
+        return task, state["data"] if self.newcomer == "global" else state["first_data"]
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
@@ -271,9 +263,9 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         for client, upload in uplinks.items():
             before = self._initial_prompts(state, client)[1].double()
             column = losses[:, client]
-            helpful, retained = neighbours(column, upload.initial_loss, self.hp.alpha)
+            helpful, retained = neighbours(column, upload.initial_loss, self.alpha)
             raw = raw_weights(column, upload.initial_loss, trained, before)
-            mixing = data_weights(raw, helpful, retained, self.hp.beta, self.hp.gamma_mode)
+            mixing = data_weights(raw, helpful, retained, self.beta, self.gamma_mode)
             personal[client] = moved(before, trained, mixing)
             dropped = ~(helpful | retained)
             relations += torch.stack([helpful.sum(), retained.sum(), dropped.sum()])
@@ -300,7 +292,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         models = self.downlink(state, joined, server).values()
         if server.newcomers:
             tests["others"] = [dict.fromkeys(server.newcomers, model) for model in models]
-        if self.hp.union_test and server.round == self.setting.rounds:
+        if self.union_test and server.round == self.setting.rounds:
             tests["union"] = [dict.fromkeys(joined, model) for model in models]
         return tests
 

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
-from fedray.core import LocalContext, Requires, Trained, algorithms, fit
+from fedray.core import LocalContext, Requires, Trained, fit, method
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip
 
@@ -58,48 +58,41 @@ class SumClip(PairedClip):
         return self.texts_after(context)
 
 
-@algorithms.add
+@method("dp_fpl", "DP-FPL", "Tran et al., ICLR 2025, arXiv:2501.13904")
 class DPFPL(PairedContexts):
     """A shared plus a personal context, trained through noisy gradients of low-rank factors."""
 
-    name = "dp_fpl"
-    title = "DP-FPL"
-    paper = "Tran et al., ICLR 2025, arXiv:2501.13904"
     requires = Requires(prompts=True, head=False, sgd=True)
 
-    class HParams(PairedContexts.HParams):
-        weights: Weights = "uniform"
-        """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
-        length: int = Field(16, ge=1, le=64)
-        """m, tokens of both contexts. Official code: 16."""
-        rank: int = Field(8, ge=1, le=64)
-        """Rank of u v; at most m. Official code: 8; its runs: 1 to 8."""
-        epsilon: float = Field(0.0, ge=0, le=1e6)
-        """ε, privacy budget of the noise on the gradients of u and v; 0: no clipping, no noise.
-        Official runs: 0 to 0.4."""
-        delta: float = Field(1e-5, gt=0, lt=1)
-        """δ of the noise. Official code: 1e-5."""
-        clip: float = Field(10.0, gt=0, le=1e6)
-        """Largest norm of the gradients of u and v, with `epsilon`. Official code: 10."""
-        local_rate: float = Field(0.1, gt=0, le=1e3)
-        """Factor of the personal context's learning rate. Official code: 0.1."""
-
-    hp: HParams
+    weights: Weights = "uniform"
+    """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
+    length: int = Field(16, ge=1, le=64)
+    """m, tokens of both contexts. Official code: 16."""
+    rank: int = Field(8, ge=1, le=64)
+    """Rank of u v; at most m. Official code: 8; its runs: 1 to 8."""
+    epsilon: float = Field(0.0, ge=0, le=1e6)
+    """ε, privacy budget of the noise on the gradients of u and v; 0: no clipping, no noise.
+    Official runs: 0 to 0.4."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """δ of the noise. Official code: 1e-5."""
+    clip: float = Field(10.0, gt=0, le=1e6)
+    """Largest norm of the gradients of u and v, with `epsilon`. Official code: 10."""
+    local_rate: float = Field(0.1, gt=0, le=1e3)
+    """Factor of the personal context's learning rate. Official code: 0.1."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return SumClip(clip, class_names, self.hp.length)
+        return SumClip(clip, class_names, self.length)
 
     def noise_std(self) -> float:
         """Return sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""
-        hp, config = self.hp, self.setting.training
-        if not hp.epsilon:
+        if not self.epsilon:
             return 0.0
-        sigma = sqrt(self.setting.rounds * log(1 / hp.delta)) / hp.epsilon
-        return sigma * hp.clip / config.batch_size
+        sigma = sqrt(self.setting.rounds * log(1 / self.delta)) / self.epsilon
+        return sigma * self.clip / self.setting.training.batch_size
 
     def train(self, local: LocalContext) -> Trained:
         """Take one step on one batch; the personal context's gradient is `local_gradient`."""
-        client, model, hp = local.client, local.model, self.hp
+        client, model, hp = local.client, local.model, self
         assert isinstance(model, SumClip)
         random = client.setting.streams.torch("dp_fpl", round_=client.round, client=client.id)
         drawn = torch.randperm(len(client.train), generator=random).numpy()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.prompts.zero_shot import ZeroShotClip
-from fedray.core import Batch, LocalContext, PromptMethod, algorithms
+from fedray.core import Batch, LocalContext, PromptMethod, method
 from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, unit
@@ -65,21 +65,15 @@ class AdapterClip(ZeroShotClip):
         return unit(self.adapter(image) * image)
 
 
-@algorithms.add
+@method("fedclip", "FedCLIP", "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485")
 class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
-    name = "fedclip"
-    title = "FedCLIP"
-    paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
     travels = "an adapter of image features"
     version = 2  # the official code's loss, gate, texts and weights
 
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of FedCLIP."""
-
-        weights: Weights = "uniform"
-        """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
+    weights: Weights = "uniform"
+    """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         return AdapterClip(clip, class_names)

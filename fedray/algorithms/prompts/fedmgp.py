@@ -224,7 +224,9 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     version = 2  # means in double precision
     travels = "s of G groups of text and visual prompts"
     stacks = True
-    down = {"prompts": core.sent("prompts", "the mean of the participants' prompt groups")}
+    down: ClassVar[Any] = {
+        "prompts": core.sent("prompts", "the mean of the participants' prompt groups")
+    }
     """P~, the server's s groups, by modality [s, l, d]."""
     up = {
         "prompts": core.sent(

@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models import Inputs, PatchFeatures
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip
@@ -137,29 +137,23 @@ def transport_plan(
     return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()
 
 
-@algorithms.add
+@method("fedotp", "FedOTP", "Li et al., CVPR 2024, arXiv:2403.00041")
 class FedOTP(PairedContexts, ContextMethod):
     """A shared and a local context, matched with image patches by optimal transport."""
 
-    name = "fedotp"
-    title = "FedOTP"
-    paper = "Li et al., CVPR 2024, arXiv:2403.00041"
     stacks = False  # the number of iterations depends on the values of a batch
 
-    class HParams(PairedContexts.HParams, ContextMethod.HParams):
-        gamma: float = Field(0.8, gt=0, le=1)
-        """γ, the transported mass; 1 gives balanced transport, as in PLOT. Paper: 0.8."""
-        epsilon: float = Field(0.1, ge=1e-6, le=1e6)
-        """ε, weight of the entropy. Official code: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
-        threshold: float = Field(1e-3, gt=0, le=1e6)
-        """Mean change of log v below which the iterations end. Official code: 1e-3, for v."""
-        max_iterations: int = Field(100, ge=1, le=100_000)
-        """Maximal number of iterations. Official code: 100."""
-
-    hp: HParams
+    gamma: float = Field(0.8, gt=0, le=1)
+    """γ, the transported mass; 1 gives balanced transport, as in PLOT. Paper: 0.8."""
+    epsilon: float = Field(0.1, ge=1e-6, le=1e6)
+    """ε, weight of the entropy. Official code: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
+    threshold: float = Field(1e-3, gt=0, le=1e6)
+    """Mean change of log v below which the iterations end. Official code: 1e-3, for v."""
+    max_iterations: int = Field(100, ge=1, le=100_000)
+    """Maximal number of iterations. Official code: 100."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self.hp
+        hp = self
         return TransportClip(
             clip,
             class_names,

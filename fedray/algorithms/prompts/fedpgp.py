@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight, Temperature
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, method
 from fedray.models import Classifier, ClassifierOutput, Inputs
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import INIT_STD, PromptedClip, initialise_context
@@ -111,33 +111,27 @@ class PersonalClip(PromptedClip):
         return ContrastOutput(image, logits, shared, personal)
 
 
-@algorithms.add
+@method("fedpgp", "FedPGP", "Cui et al., ICML 2024, arXiv:2405.09771")
 class FedPGP(PromptAveraging, ContextMethod):
     """An averaged context sigma, plus a personal low-rank correction U V that clients keep."""
 
-    name = "fedpgp"
-    title = "FedPGP"
-    paper = "Cui et al., ICML 2024, arXiv:2405.09771"
     travels = "one context, without its correction"
     stacks = True
 
-    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        rank: int = Field(8, ge=1, le=65_536)
-        """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
-        8 in the script, for a length of 16; 4 by default on the command line."""
-        mu: LossWeight = 0.5
-        """μ, weight of the contrastive loss; 0 uses the cross-entropy only. Official script:
-        0.5."""
-        temperature: Temperature = 0.5
-        """t, temperature of the contrastive loss. Official code: 0.5."""
-        copies: int = Field(1, ge=1, le=8)
-        """N, number of prompts; those after the first only add classes that are never correct.
-        Official code: 2."""
-
-    hp: HParams
+    rank: int = Field(8, ge=1, le=65_536)
+    """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
+    8 in the script, for a length of 16; 4 by default on the command line."""
+    mu: LossWeight = 0.5
+    """μ, weight of the contrastive loss; 0 uses the cross-entropy only. Official script:
+    0.5."""
+    temperature: Temperature = 0.5
+    """t, temperature of the contrastive loss. Official code: 0.5."""
+    copies: int = Field(1, ge=1, le=8)
+    """N, number of prompts; those after the first only add classes that are never correct.
+    Official code: 2."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self.hp
+        hp = self
         return PersonalClip(clip, class_names, hp.length, hp.rank, hp.copies, hp.words)
 
     def shared(self, model: Classifier) -> Collection[str]:
@@ -149,9 +143,9 @@ class FedPGP(PromptAveraging, ContextMethod):
         assert isinstance(local.model, PromptedClip)
         loss = super().loss(output, batch, local)
         separation = contrast(
-            local.model.fixed_texts(), output.shared, output.personal, self.hp.temperature
+            local.model.fixed_texts(), output.shared, output.personal, self.temperature
         )
-        return loss + self.hp.mu * separation
+        return loss + self.mu * separation
 
 
 def contrast(reference: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:

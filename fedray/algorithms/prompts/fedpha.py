@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
-from fedray.core import Batch, Client, ClientState, LocalContext, algorithms
+from fedray.core import Batch, Client, ClientState, LocalContext, method
 from fedray.models import ClassifierOutput, Inputs
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip, TextOutput
@@ -100,38 +100,31 @@ def alignment(own: Tensor, projected: Tensor, shared: Tensor, alpha: float) -> T
     return F.mse_loss(own, projected) + push
 
 
-@algorithms.add
+@method("fedpha", "FedPHA", "Fang et al., ICML 2025, PMLR 267")
 class FedPHA(PairedContexts):
     """An averaged context, and a personal context with a length of its own."""
 
-    name = "fedpha"
-    title = "FedPHA"
-    paper = "Fang et al., ICML 2025, PMLR 267"
-
-    class HParams(PairedContexts.HParams):
-        length: int = Field(16, ge=1, le=64)
-        """Tokens of the global context. Official code: 16."""
-        local_lengths: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((16,), min_length=1)
-        """Tokens of the local contexts; client i has the (i mod n)th of n. Official code: 16, or
-        one for each client, for example 4 to 32."""
-        alpha: float = Field(1.0, ge=0, le=1e6)
-        """α, distance from which on global and local features are not pushed apart. Official code:
-        1."""
-        ratio: float = Field(0.8, gt=0, le=1)
-        """Share of the global context's directions, the weakest, in which the local context is
-        projected. Official code: 0.8."""
-
-    hp: HParams
+    length: int = Field(16, ge=1, le=64)
+    """Tokens of the global context. Official code: 16."""
+    local_lengths: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((16,), min_length=1)
+    """Tokens of the local contexts; client i has the (i mod n)th of n. Official code: 16, or
+    one for each client, for example 4 to 32."""
+    alpha: float = Field(1.0, ge=0, le=1e6)
+    """α, distance from which on global and local features are not pushed apart. Official code:
+    1."""
+    ratio: float = Field(0.8, gt=0, le=1)
+    """Share of the global context's directions, the weakest, in which the local context is
+    projected. Official code: 0.8."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        longest = max(self.hp.local_lengths)
-        return AlignedClip(clip, class_names, self.hp.length, longest, self.hp.ratio)
+        longest = max(self.local_lengths)
+        return AlignedClip(clip, class_names, self.length, longest, self.ratio)
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load both contexts, and set the length of the client's own."""
         local = super().begin(client, state, down)
         assert isinstance(local.model, AlignedClip)
-        local.model.tokens = self.hp.local_lengths[client.id % len(self.hp.local_lengths)]
+        local.model.tokens = self.local_lengths[client.id % len(self.local_lengths)]
         return local
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
@@ -141,4 +134,4 @@ class FedPHA(PairedContexts):
         own, projected, shared = output.text
         global_logits = local.model.logits(output.features, shared)
         loss = super().loss(output, batch, local) + F.cross_entropy(global_logits, batch.labels)
-        return loss + alignment(own, projected, shared, self.hp.alpha)
+        return loss + alignment(own, projected, shared, self.alpha)

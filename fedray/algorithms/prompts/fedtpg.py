@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
-from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, algorithms
+from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, method
 from fedray.language.encoders.kernels import same_bits
 from fedray.models import ClassifierOutput, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
@@ -121,34 +121,28 @@ class GeneratorClip(PromptedClip):
         return self.texts_after(self.generator(self.fixed_texts("{}")))
 
 
-@algorithms.add
+@method("fedtpg", "FedTPG", "Qiu et al., ICLR 2024, arXiv:2310.06123")
 class FedTPG(PromptMethod, FedAvg):
     """FedAvg of a prompt generator, which is counted as weights."""
 
-    name = "fedtpg"
-    title = "FedTPG"
-    paper = "Qiu et al., ICLR 2024, arXiv:2310.06123"
     travels = "a prompt generator"
 
-    class HParams(FedAvg.HParams):
-        weights: Weights = "uniform"
-        """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
-        port)."""
-        length: int = Field(4, ge=1, le=64)
-        """m, tokens of the context. Official code: 4."""
-        classes: Literal["own", "all"] = "own"
-        """Classes in the local softmax: own, those that the client holds (official code), or all
-        (FedMGP's port). Tests use all classes. With a single class, loss and gradient are 0."""
-
-    hp: HParams
+    weights: Weights = "uniform"
+    """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
+    port)."""
+    length: int = Field(4, ge=1, le=64)
+    """m, tokens of the context. Official code: 4."""
+    classes: Literal["own", "all"] = "own"
+    """Classes in the local softmax: own, those that the client holds (official code), or all
+    (FedMGP's port). Tests use all classes. With a single class, loss and gradient are 0."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return GeneratorClip(clip, class_names, self.hp.length)
+        return GeneratorClip(clip, class_names, self.length)
 
     def train(self, local: LocalContext) -> Trained:
         """Train with a softmax over the classes that the client holds, or over all classes."""
         assert isinstance(local.model, PromptedClip)
-        classes = held_classes(local.client) if self.hp.classes == "own" else None
+        classes = held_classes(local.client) if self.classes == "own" else None
         with local.model.class_subset(classes):
             return super().train(local)
 

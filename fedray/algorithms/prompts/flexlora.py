@@ -27,40 +27,32 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.lora import LowRankClip, product
-from fedray.core import PromptMethod, algorithms
+from fedray.core import PromptMethod, method
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip
 
 
-@algorithms.add
+@method("flexlora", "FlexLoRA", "Bai et al., NeurIPS 2024, arXiv:2402.11505")
 class FlexLoRA(PromptMethod, FedAvg):
     """FedAvg of the products of low-rank updates, cut to each client's rank."""
 
-    name = "flexlora"
-    title = "FlexLoRA"
-    paper = "Bai et al., NeurIPS 2024, arXiv:2402.11505"
     travels = "low-rank updates of both towers"
     one_model = True
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared
 
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of FedAvg and of the updates."""
-
-        ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
-        """r, the rank of each client in turn; one number: the rank of all. CLIP-LoRA: 2."""
-        alpha: float = Field(1.0, gt=0, le=1e6)
-        """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
-
-    hp: HParams
+    ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
+    """r, the rank of each client in turn; one number: the rank of all. CLIP-LoRA: 2."""
+    alpha: float = Field(1.0, gt=0, le=1e6)
+    """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
 
     def size(self, client: int) -> int:
-        return self.hp.ranks[client % len(self.hp.ranks)]
+        return self.ranks[client % len(self.ranks)]
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        return LowRankClip(clip, class_names, size, self.hp.alpha)
+        return LowRankClip(clip, class_names, size, self.alpha)
 
     def has_global_model(self, state: core.ServerState) -> bool:
-        return len(set(self.hp.ranks)) == 1
+        return len(set(self.ranks)) == 1
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial factors of the largest rank."""
@@ -72,7 +64,7 @@ class FlexLoRA(PromptMethod, FedAvg):
     ) -> core.Downlinks:
         """Return the factors of each client's rank."""
         downs = {
-            rank: self.down_type({n: cut(n, t, rank) for n, t in state["model"].items()})
+            rank: self.down({n: cut(n, t, rank) for n, t in state["model"].items()})
             for rank in {self.size(client) for client in clients}
         }
         return {client: downs[self.size(client)] for client in clients}
@@ -81,7 +73,7 @@ class FlexLoRA(PromptMethod, FedAvg):
         """Return n_k, and n_k times the scaled products B_k A_k."""
         weight, of = self.weight(upload), {n: t.double() for n, t in upload.weights.items()}
         towers = [name[2:] for name in of if name.startswith("a.")]
-        products = {t: product(of[f"a.{t}"], of[f"b.{t}"], self.hp.alpha) for t in towers}
+        products = {t: product(of[f"a.{t}"], of[f"b.{t}"], self.alpha) for t in towers}
         return {"weight": torch.tensor(weight).double(), "model": core.weighed(products, weight)}
 
     def server_step(
@@ -90,7 +82,7 @@ class FlexLoRA(PromptMethod, FedAvg):
         model: dict[str, Tensor] = {}
         for tower, products in total["model"].items():
             rank = state["model"][f"a.{tower}"].shape[-2]
-            a, b = truncated(products / total["weight"], rank, self.hp.alpha)
+            a, b = truncated(products / total["weight"], rank, self.alpha)
             model |= {f"a.{tower}": a.float(), f"b.{tower}": b.float()}
         return {"model": {name: model[name] for name in state["model"]}}
 

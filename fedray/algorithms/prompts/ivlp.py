@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.prompts.vpt import VPT, VisualPromptClip
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import (
     INIT_STD,
@@ -76,27 +76,19 @@ class IndependentClip(VisualPromptClip):
         return self.class_texts(self.template).encode(first, deep)
 
 
-@algorithms.add
+@method("ivlp", "IVLP", "Rasheed et al., CVPR 2023, arXiv:2212.03640")
 class IVLP(VPT):
     """FedAvg of independent prompts in both towers."""
 
-    name = "ivlp"
-    title = "IVLP"
-    paper = "Rasheed et al., CVPR 2023, arXiv:2212.03640"
     travels = "prompts of both towers"
 
-    class HParams(VPT.HParams):
-        """Hyper-parameters of FedAvg and of the prompts."""
-
-        length: int = Field(2, ge=1, le=64)
-        """Tokens of each prompt, in both towers. MaPLe's code: 2."""
-        depth: int | None = Field(None, ge=1, le=64)
-        """Number of blocks with prompts in each tower; null: all, as in MaPLe's code."""
-        words: str | None = "a photo of a"
-        """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
-        0.02²)."""
-
-    hp: HParams
+    length: int = Field(2, ge=1, le=64)
+    """Tokens of each prompt, in both towers. MaPLe's code: 2."""
+    depth: int | None = Field(None, ge=1, le=64)
+    """Number of blocks with prompts in each tower; null: all, as in MaPLe's code."""
+    words: str | None = "a photo of a"
+    """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
+    0.02²)."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return IndependentClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)
+        return IndependentClip(clip, class_names, self.length, self.depth, self.words)

@@ -26,41 +26,35 @@ from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging, SingleContext
 from fedray.config import LossWeight
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, method
 from fedray.models import ClassifierOutput
 from fedray.models.prompted import PHOTO, PromptedClip, TextOutput
 
 
-@algorithms.add
+@method("kgcoop", "KgCoOp", "Yao et al., CVPR 2023, arXiv:2303.13283")
 class KgCoOp(PromptAveraging, SingleContext):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
 
-    name = "kgcoop"
-    title = "KgCoOp"
-    paper = "Yao et al., CVPR 2023, arXiv:2303.13283"
     travels = "one context"
     stacks = True
 
-    class HParams(PromptAveraging.HParams, SingleContext.HParams):
-        length: int = Field(4, ge=1, le=64)
-        """m, tokens of the context. Official code: 4."""
-        words: str | None = "a photo of a"
-        """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
-        code: a photo of a."""
-        lambda_: LossWeight = Field(8.0, alias="lambda")
-        """λ, weight of the distance to the fixed texts; 0 gives PromptFL. Official scripts: 8."""
-        template: str = Field(PHOTO, pattern=r"^[^{}]*\{\}[^{}]*$")
-        """The fixed text, with {} for the class name. Official code: one per data set, for example
-        "a centered satellite photo of {}."."""
-
-    hp: HParams
+    length: int = Field(4, ge=1, le=64)
+    """m, tokens of the context. Official code: 4."""
+    words: str | None = "a photo of a"
+    """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
+    code: a photo of a."""
+    lambda_: LossWeight = 8.0
+    """λ, weight of the distance to the fixed texts; 0 gives PromptFL. Official scripts: 8."""
+    template: str = Field(PHOTO, pattern=r"^[^{}]*\{\}[^{}]*$")
+    """The fixed text, with {} for the class name. Official code: one per data set, for example
+    "a centered satellite photo of {}."."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy plus lambda times `knowledge`."""
         assert isinstance(output, TextOutput)
         assert isinstance(local.model, PromptedClip)
-        fixed = local.model.fixed_texts(self.hp.template)
-        return super().loss(output, batch, local) + self.hp.lambda_ * knowledge(output.text, fixed)
+        fixed = local.model.fixed_texts(self.template)
+        return super().loss(output, batch, local) + self.lambda_ * knowledge(output.text, fixed)
 
 
 def knowledge(text: Tensor, fixed: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import PromptMethod, algorithms
+from fedray.core import PromptMethod, method
 from fedray.errors import UserError
 from fedray.models import Inputs, Pixels
 from fedray.models.clip import FrozenClip
@@ -81,27 +81,19 @@ class LowRankClip(PromptedClip):
         return self.class_texts().encode(weights=self.updates("text"))
 
 
-@algorithms.add
+@method("lora", "LoRA", "Zanella and Ben Ayed, CVPRW 2024, arXiv:2405.18541")
 class LoRA(PromptMethod, FedAvg):
     """FedAvg of low-rank updates of both towers of a CLIP."""
 
-    name = "lora"
-    title = "LoRA"
-    paper = "Zanella and Ben Ayed, CVPRW 2024, arXiv:2405.18541"
     travels = "low-rank updates of both towers"
 
-    class HParams(FedAvg.HParams):
-        """Hyper-parameters of FedAvg and of the updates."""
-
-        rank: int = Field(2, ge=1, le=4096)
-        """r, the rank of an update. CLIP-LoRA: 2."""
-        alpha: float = Field(1.0, gt=0, le=1e6)
-        """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
-
-    hp: HParams
+    rank: int = Field(2, ge=1, le=4096)
+    """r, the rank of an update. CLIP-LoRA: 2."""
+    alpha: float = Field(1.0, gt=0, le=1e6)
+    """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return LowRankClip(clip, class_names, self.hp.rank, self.hp.alpha)
+        return LowRankClip(clip, class_names, self.rank, self.alpha)
 
 
 def product(a: Tensor, b: Tensor, alpha: float) -> Tensor:

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import PromptMethod, algorithms
+from fedray.core import PromptMethod, method
 from fedray.models import Classifier, Inputs, Pixels, tensor_names, undrawn_linear
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, check_depth, unit
@@ -101,28 +101,22 @@ class AdaptedClip(PromptedClip):
         }
 
 
-@algorithms.add
+@method("pfedmma", "pFedMMA", "Ghiasvand et al., ICLR 2026, arXiv:2507.05394")
 class PFedMMA(PromptMethod, FedAvg):
     """Adapters in both towers; their common middle layer is averaged, the others stay local."""
 
-    name = "pfedmma"
-    title = "pFedMMA"
-    paper = "Ghiasvand et al., ICLR 2026, arXiv:2507.05394"
     travels = "the adapters' shared layers"
 
-    class HParams(FedAvg.HParams):
-        width: int = Field(32, ge=1, le=4096)
-        """r, the width of the adapters. Official code: 32."""
-        scale: float = Field(0.001, gt=0, le=1e3)
-        """α, the factor of the adapters' outputs. Official code: 0.001."""
-        depth: int | None = Field(None, ge=1, le=64)
-        """Number of last blocks with an adapter; null: two thirds. Official code: blocks 5 to 12 of
-        12."""
-
-    hp: HParams
+    width: int = Field(32, ge=1, le=4096)
+    """r, the width of the adapters. Official code: 32."""
+    scale: float = Field(0.001, gt=0, le=1e3)
+    """α, the factor of the adapters' outputs. Official code: 0.001."""
+    depth: int | None = Field(None, ge=1, le=64)
+    """Number of last blocks with an adapter; null: two thirds. Official code: blocks 5 to 12 of
+    12."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return AdaptedClip(clip, class_names, self.hp.width, self.hp.scale, self.hp.depth)
+        return AdaptedClip(clip, class_names, self.width, self.scale, self.depth)
 
     def shared(self, model: Classifier) -> Collection[str]:
         return {name for name in tensor_names(model) if name.startswith("shared.")}

@@ -29,7 +29,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -52,7 +52,7 @@ class ExpertClip(ContextClip):
         UserError: if the widths of features, gating network and heads do not divide each other.
     """
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hp: PFedMoAP.HParams) -> None:
+    def __init__(self, clip: FrozenClip, names: Sequence[str], hp: Any) -> None:
         super().__init__(clip, names, hp.length, hp.words)
         self.hp, width = hp, min(hp.gating_dim, clip.dim)
         if clip.dim % width or width % hp.heads:
@@ -105,33 +105,27 @@ class ExpertClip(ContextClip):
         return ClassifierOutput(image, logits)
 
 
-@core.algorithms.add
+@core.method("pfedmoap", "pFedMoAP", "Luo et al., ICLR 2025, arXiv:2410.10114")
 class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Clients mix their own prompt with other clients' prompts by their own attention."""
 
-    name = "pfedmoap"
-    title = "pFedMoAP"
-    paper = "Luo et al., ICLR 2025, arXiv:2410.10114"
     travels = "one context up; the mean and other clients' contexts down"
-    down = {
+    down: ClassVar[Any] = {
         "experts": core.sent(
             "prompts", "to other clients, a client's trained prompt (its classes)", "e m w"
         )
     }
 
-    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        experts: int = Field(10, ge=1, le=1_000)
-        """Number of experts, the client's own included. Official code: 10."""
-        lambda_: LossWeight = Field(0.5, alias="lambda")
-        """λ, weight of the own prompt's logits. Official code: 0.5."""
-        gating_dim: int = Field(128, ge=1, le=65_536)
-        """d_gating, width of the attention; at most that of the features. Official code: 128."""
-        heads: int = Field(8, ge=1, le=1_024)
-        """Heads of the attention. Official code: 8."""
-        scaling: float = Field(10.0, gt=0, le=1e6)
-        """Factor of the attention's scores. Official code: 10."""
-
-    hp: HParams
+    experts: int = Field(10, ge=1, le=1_000)
+    """Number of experts, the client's own included. Official code: 10."""
+    lambda_: LossWeight = 0.5
+    """λ, weight of the own prompt's logits. Official code: 0.5."""
+    gating_dim: int = Field(128, ge=1, le=65_536)
+    """d_gating, width of the attention; at most that of the features. Official code: 128."""
+    heads: int = Field(8, ge=1, le=1_024)
+    """Heads of the attention. Official code: 8."""
+    scaling: float = Field(10.0, gt=0, le=1e6)
+    """Factor of the attention's scores. Official code: 10."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         return ExpertClip(clip, class_names, self.hp)
@@ -144,7 +138,7 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     ) -> core.Downlinks:
         """Send the mean prompt, and experts to clients that have trained."""
         pool = {int(client): prompt for client, prompt in state.get("pool", {}).items()}
-        none, most = state["model"]["context"][None][:0], self.hp.experts - 1
+        none, most = state["model"]["context"][None][:0], self.experts - 1
         found = {c: nearest_prompts(c, pool, most) if c in pool else none for c in clients}
         return {c: self.down(state["model"], experts) for c, experts in found.items()}
 

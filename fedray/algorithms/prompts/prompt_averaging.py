@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import HyperParameters, PromptMethod, sent
+from fedray.core import PromptMethod, sent
 from fedray.models import Classifier
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip, DualPromptClip, PromptedClip
@@ -39,16 +39,11 @@ class PromptAveraging(PromptMethod, FedAvg):
 class ContextMethod(PromptMethod):
     """A method whose model has contexts in front of the class names."""
 
-    class HParams(HyperParameters):
-        """Hyper-parameters of the contexts."""
-
-        length: int = Field(16, ge=1, le=64)
-        """m, tokens of a context. FedMGP's comparison: 16."""
-        words: str | None = None
-        """Words whose embeddings are the initial context, for example "a photo of a" with m = 4;
-        null: draw the initial context from N(0, 0.02²)."""
-
-    hp: HParams
+    length: int = Field(16, ge=1, le=64)
+    """m, tokens of a context. FedMGP's comparison: 16."""
+    words: str | None = None
+    """Words whose embeddings are the initial context, for example "a photo of a" with m = 4;
+    null: draw the initial context from N(0, 0.02²)."""
 
 
 class SingleContext(ContextMethod):
@@ -56,7 +51,7 @@ class SingleContext(ContextMethod):
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return a CLIP with one prompt context."""
-        return ContextClip(clip, class_names, self.hp.length, self.hp.words)
+        return ContextClip(clip, class_names, self.length, self.words)
 
 
 class PairedContexts(PromptAveraging):
@@ -71,19 +66,14 @@ class PairedContexts(PromptAveraging):
 class CoupledPrompts(PromptMethod):
     """A method whose model consists of text prompts and maps from them to vision prompts."""
 
-    class HParams(HyperParameters):
-        """Hyper-parameters of the prompts."""
-
-        length: int = Field(2, ge=1, le=64)
-        """n, tokens of each prompt (MaPLe: 2)."""
-        depth: int = Field(1, ge=1, le=64)
-        """J, number of blocks with prompts in both towers; 1: prompts at the input only. MaPLe: 9;
-        DP2FL's equations: 1."""
-        words: str | None = "a photo of a"
-        """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
-        0.02²)."""
-
-    hp: HParams
+    length: int = Field(2, ge=1, le=64)
+    """n, tokens of each prompt (MaPLe: 2)."""
+    depth: int = Field(1, ge=1, le=64)
+    """J, number of blocks with prompts in both towers; 1: prompts at the input only. MaPLe: 9;
+    DP2FL's equations: 1."""
+    words: str | None = "a photo of a"
+    """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
+    0.02²)."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return DualPromptClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)
+        return DualPromptClip(clip, class_names, self.length, self.depth, self.words)

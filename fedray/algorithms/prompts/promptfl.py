@@ -20,19 +20,11 @@ Deviations:
 from __future__ import annotations
 
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging, SingleContext
-from fedray.core import algorithms
+from fedray.core import method
 
 
-@algorithms.add
+@method("promptfl", "PromptFL", "Guo et al., IEEE TMC 2023, arXiv:2208.11625")
 class PromptFL(PromptAveraging, SingleContext):
     """FedAvg of one prompt context."""
 
-    name = "promptfl"
-    title = "PromptFL"
-    paper = "Guo et al., IEEE TMC 2023, arXiv:2208.11625"
     travels = "one context"
-
-    class HParams(PromptAveraging.HParams, SingleContext.HParams):
-        """Hyper-parameters of FedAvg and of the context."""
-
-    hp: HParams

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip
 
@@ -62,19 +62,12 @@ def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
     return (1 - theta) * shared + theta * local
 
 
-@algorithms.add
+@method("promptfolio", "PromptFolio", "Pan et al., NeurIPS 2024, arXiv:2409.19610")
 class PromptFolio(PairedContexts, ContextMethod):
     """FedAvg of one context, with text features mixed from the shared and a local context."""
 
-    name = "promptfolio"
-    title = "PromptFolio"
-    paper = "Pan et al., NeurIPS 2024, arXiv:2409.19610"
-
-    class HParams(PairedContexts.HParams, ContextMethod.HParams):
-        theta: float = Field(0.4, ge=0, le=1)
-        """θ, weight of the local context; 0 gives PromptFL, 1 local prompts. Official code: 0.4."""
-
-    hp: HParams
+    theta: float = Field(0.4, ge=0, le=1)
+    """θ, weight of the local context; 0 gives PromptFL, 1 local prompts. Official code: 0.4."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return PortfolioClip(clip, class_names, self.hp.length, self.hp.words, self.hp.theta)
+        return PortfolioClip(clip, class_names, self.length, self.words, self.theta)

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.models import Inputs, Pixels
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import INIT_STD, PromptedClip, check_depth, unit
@@ -66,25 +66,17 @@ class VisualPromptClip(PromptedClip):
         return self.fixed_texts()
 
 
-@algorithms.add
+@method("vpt", "VPT", "Jia et al., ECCV 2022, arXiv:2203.12119")
 class VPT(PromptAveraging):
     """FedAvg of prompts in the image tower."""
 
-    name = "vpt"
-    title = "VPT"
-    paper = "Jia et al., ECCV 2022, arXiv:2203.12119"
     travels = "prompts of the image tower"
 
-    class HParams(PromptAveraging.HParams):
-        """Hyper-parameters of FedAvg and of the prompts."""
-
-        length: int = Field(8, ge=1, le=256)
-        """p, tokens of each prompt. MaPLe's code: 8."""
-        depth: int | None = Field(None, ge=1, le=64)
-        """Number of blocks with prompts; null: all (VPT-deep, as in MaPLe's code); 1: prompts at
-        the input only (VPT-shallow)."""
-
-    hp: HParams
+    length: int = Field(8, ge=1, le=256)
+    """p, tokens of each prompt. MaPLe's code: 8."""
+    depth: int | None = Field(None, ge=1, le=64)
+    """Number of blocks with prompts; null: all (VPT-deep, as in MaPLe's code); 1: prompts at
+    the input only (VPT-shallow)."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return VisualPromptClip(clip, class_names, self.hp.length, self.hp.depth)
+        return VisualPromptClip(clip, class_names, self.length, self.depth)

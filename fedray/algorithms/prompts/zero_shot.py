@@ -14,7 +14,7 @@ import torch
 from pydantic import field_validator
 from torch import Tensor
 
-from fedray.core import HyperParameters, PromptMethod, algorithms
+from fedray.core import PromptMethod, method
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PHOTO, PromptedClip
 
@@ -41,33 +41,25 @@ class ZeroShotClip(PromptedClip):
         return self.fixed_texts(self.template)
 
 
-@algorithms.add
+@method("zero_shot", "Zero-shot CLIP", "Radford et al., ICML 2021, arXiv:2103.00020")
 class ZeroShot(PromptMethod):
     """CLIP without trained prompts."""
 
-    name = "zero_shot"
-    title = "Zero-shot CLIP"
-    paper = "Radford et al., ICML 2021, arXiv:2103.00020"
     travels = "nothing"
 
-    class HParams(HyperParameters):
-        """Hyper-parameters of zero-shot CLIP."""
+    template: str = PHOTO
+    """Text of a class, with {} for its name; CLIP's templates differ by data set, for example
+    "a photo of a {}, a type of flower."."""
 
-        template: str = PHOTO
-        """Text of a class, with {} for its name; CLIP's templates differ by data set, for example
-        "a photo of a {}, a type of flower."."""
-
-        @field_validator("template")
-        @classmethod
-        def _has_one_placeholder(cls, value: str) -> str:
-            if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
-                raise ValueError(
-                    f"'{value}' must have {{}} once, for the class name, and no other braces; for "
-                    f"example '{PHOTO}'"
-                )
-            return value
-
-    hp: HParams
+    @field_validator("template")
+    @classmethod
+    def _has_one_placeholder(cls, value: str) -> str:
+        if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
+            raise ValueError(
+                f"'{value}' must have {{}} once, for the class name, and no other braces; for "
+                f"example '{PHOTO}'"
+            )
+        return value
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return ZeroShotClip(clip, class_names, self.hp.template)
+        return ZeroShotClip(clip, class_names, self.template)

@@ -83,8 +83,8 @@ def local_prototypes(client: core.Client, model: Classifier) -> dict[str, Tensor
     return dict(zip(LOCAL_PROTOTYPES, client.class_means(model), strict=True))
 
 
-class ServerTraining(core.HyperParameters):
-    """Hyper-parameters of a server that trains on uploaded mean features (FedGH, FedTGP)."""
+class ServerTraining(core.Algorithm):
+    """A method whose server trains on uploaded mean features (FedGH, FedTGP)."""
 
     server_epochs: Epochs = 100
     """Number of passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100;
@@ -103,7 +103,7 @@ def train_on_uploads(
     uplinks: core.Uplinks,
     server: core.Server,
     purpose: str,
-    hp: ServerTraining,
+    method: ServerTraining,
 ) -> core.Tensors:
     """Train tensors by SGD on batches of the clients' uploads.
 
@@ -113,16 +113,16 @@ def train_on_uploads(
         uplinks: mean features by client id.
         server: provides the device, the round and the random streams.
         purpose: name of the random stream that shuffles the uploads in every epoch.
-        hp: epochs, batch size and learning rate.
+        method: has epochs, batch size and learning rate.
     """
     vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
     labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
     random = server.streams.torch(purpose, round_=server.round)
-    size = hp.server_batch_size or server.setting.training.batch_size
-    orders = (torch.randperm(len(labels), generator=random) for _ in range(hp.server_epochs))
+    size = method.server_batch_size or server.setting.training.batch_size
+    orders = (torch.randperm(len(labels), generator=random) for _ in range(method.server_epochs))
     parts = (part for order in orders for part in torch.split(order.to(server.device), size))
     batches = ((vectors[part], labels[part]) for part in parts)
-    sgd = partial(TorchSGD, lr=hp.server_lr)
+    sgd = partial(TorchSGD, lr=method.server_lr)
     return train_on_server(tensors, loss, batches, sgd, server.device)[0]
 
 

@@ -24,7 +24,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -43,16 +43,13 @@ from fedray.config import Temperature
 from fedray.models import Classifier, ClassifierOutput
 
 
-@core.algorithms.add
+@core.method("fedpcl", "FedPCL", "Tan et al., NeurIPS 2022, arXiv:2209.10083")
 class FedPCL(PrototypeSharing):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
-    name = "fedpcl"
-    title = "FedPCL"
-    paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
     travels = "class prototypes; all clients' prototypes to every client"
     requires = core.Requires(head=False)
-    down = {
+    down: ClassVar[Any] = {
         **GLOBAL_PROTOTYPES,
         "sets": core.sent(
             "prototypes", "every client's class means, to every other client", "N C d"
@@ -61,11 +58,8 @@ class FedPCL(PrototypeSharing):
     """The global prototypes and those of every client [N, C, d], where a class that a client does
     not hold has the global one."""
 
-    class HParams(core.HyperParameters):
-        tau: Temperature = 0.07
-        """τ, temperature of both contrastive losses. Paper and FedTSP's comparison: 0.07."""
-
-    hp: HParams
+    tau: Temperature = 0.07
+    """τ, temperature of both contrastive losses. Paper and FedTSP's comparison: 0.07."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         classes, d = server.setting.num_classes, server.setting.feature_dim
@@ -108,7 +102,7 @@ class FedPCL(PrototypeSharing):
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         z, down = F.normalize(output.features.float(), dim=1), local.down
         sets = (down.vectors.unsqueeze(0), down.sets)
-        l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.hp.tau) for s in sets)
+        l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.tau) for s in sets)
         return l_g + l_p
 
     def finish(

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
 from torch import Tensor
 
 from fedray import core
@@ -40,35 +39,29 @@ from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
 
 
-@core.algorithms.add
+@core.method("fedproto", "FedProto", "Tan et al., AAAI 2022, arXiv:2105.00243")
 class FedProto(core.SummingMethod, PrototypeSharing):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
-    name = "fedproto"
-    title = "FedProto"
-    paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     travels = "class prototypes"
     stacks = True
     down = GLOBAL_PROTOTYPES
 
-    class HParams(core.HyperParameters):
-        lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
-        proto_agg: ClassWeights = "weighted"
-        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
-        clients that hold the class (HtFLlib)."""
-
-    hp: HParams
+    lambda_: LossWeight = 1.0
+    """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
+    clients that hold the class (HtFLlib)."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return empty_prototypes(server)
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the cross-entropy plus the prototype term, Eq. (7)."""
-        return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
+        return prototype_loss(output, batch.labels, local.down, self.lambda_)
 
     def summand(self, upload: Any) -> core.StateTree:
-        return {"classes": class_sums(upload, self.setting.num_classes, self.hp.proto_agg)}
+        return {"classes": class_sums(upload, self.setting.num_classes, self.proto_agg)}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server

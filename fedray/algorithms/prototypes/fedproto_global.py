@@ -69,13 +69,12 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
         return {**update, **local_prototypes(local.client, local.model)}, next_state
 
 
-@core.algorithms.add
+@core.method(
+    "fedproto_global", "FedProto, one global model", "Tan et al., AAAI 2022, arXiv:2105.00243"
+)
 class FedProtoGlobal(PrototypeAveraging):
     """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
 
-    name = "fedproto_global"
-    title = "FedProto, one global model"
-    paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     stacks = True
 
     mu: LossWeight = 1.0

@@ -48,26 +48,20 @@ from fedray.config import LossWeight
 from fedray.models import ClassifierOutput, drawn_linear
 
 
-@core.algorithms.add
-class FedTGP(PrototypeSharing):
+@core.method("fedtgp", "FedTGP", "Zhang et al., AAAI 2024, arXiv:2401.03230")
+class FedTGP(PrototypeSharing, ServerTraining):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
-    name = "fedtgp"
-    title = "FedTGP"
-    paper = "Zhang et al., AAAI 2024, arXiv:2401.03230"
     travels = "class prototypes"
     down = GLOBAL_PROTOTYPES
 
-    class HParams(ServerTraining):
-        lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
-        margin_threshold: float = Field(100.0, ge=0, le=1e6)
-        """Upper bound of the margin; 0 gives a softmax of distances without margin."""
-        stale: StrictBool = False
-        """Whether clients upload the prototypes of their weights before training (official
-        code)."""
-
-    hp: HParams
+    lambda_: LossWeight = 1.0
+    """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
+    margin_threshold: float = Field(100.0, ge=0, le=1e6)
+    """Upper bound of the margin; 0 gives a softmax of distances without margin."""
+    stale: StrictBool = False
+    """Whether clients upload the prototypes of their weights before training (official
+    code)."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         classes, d = server.setting.num_classes, server.setting.feature_dim
@@ -84,7 +78,7 @@ class FedTGP(PrototypeSharing):
         if not uplinks:
             return state
         means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
-        margin = adaptive_margin(means[present], self.hp.margin_threshold)
+        margin = adaptive_margin(means[present], self.margin_threshold)
 
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
             vectors, labels = batch
@@ -93,7 +87,7 @@ class FedTGP(PrototypeSharing):
             )
 
         generator = train_on_uploads(
-            state["generator"], loss, uplinks, server, "fedtgp_batches", self.hp
+            state["generator"], loss, uplinks, server, "fedtgp_batches", self
         )
         on_device = {name: tensor.to(server.device) for name, tensor in generator.items()}
         return {
@@ -103,13 +97,13 @@ class FedTGP(PrototypeSharing):
         }
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
+        return prototype_loss(output, batch.labels, local.down, self.lambda_)
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
     ) -> tuple[Any, core.ClientState]:
         """Train, and upload the prototypes of the weights after training; with `stale`, before."""
-        before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
+        before = local_prototypes(client, client.load(state.model)) if self.stale else None
         local = self.begin(client, state, down)
         trained, after = self.finish(local, self.train(local))
         return before or trained, after

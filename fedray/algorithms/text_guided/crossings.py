@@ -13,33 +13,16 @@ from __future__ import annotations
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.averaging.moon import Moon
 from fedray.algorithms.text_guided.fedglcl import FedGLCL
-from fedray.core import algorithms
+from fedray.core import method
 
 
-@algorithms.add
+@method("fedglcl_fedprox", "FedGLCL + FedProx", FedGLCL.paper)
 class FedGLCLProx(FedProx, FedGLCL):
     """FedGLCL with FedProx's proximal term; μ = 0 gives FedGLCL."""
 
-    name = "fedglcl_fedprox"
-    title = "FedGLCL + FedProx"
-    paper = FedGLCL.paper
     dense = True
 
-    class HParams(FedProx.HParams, FedGLCL.HParams):
-        """Hyper-parameters of both methods."""
 
-    hp: HParams
-
-
-@algorithms.add
+@method("fedglcl_moon", "FedGLCL + MOON", FedGLCL.paper)
 class FedGLCLMoon(Moon, FedGLCL):
     """FedGLCL with MOON's contrast of models; μ = 0 gives FedGLCL."""
-
-    name = "fedglcl_moon"
-    title = "FedGLCL + MOON"
-    paper = FedGLCL.paper
-
-    class HParams(Moon.HParams, FedGLCL.HParams):
-        """Hyper-parameters of both methods."""
-
-    hp: HParams

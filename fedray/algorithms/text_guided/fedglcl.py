@@ -56,13 +56,10 @@ Blocks = Annotated[int, Field(ge=0, le=1000)] | Literal["all"]
 OF_NAMES = "nothing about clients: embeddings of the classes' names"
 
 
-@core.algorithms.add
+@core.method("fedglcl", "FedGLCL", "Yan et al., ICLR 2025")
 class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
-    name = "fedglcl"
-    title = "FedGLCL"
-    paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
     one_model = True
     requires = core.Requires(text=True, head=False)
@@ -108,7 +105,7 @@ class FedGLCL(FedAvg):
         return vectors
 
 
-@core.algorithms.add
+@core.method("fedglcl_l", "FedGLCL-L", FedGLCL.paper)
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: clients also train the text encoder or its last layers (FedGLCL Table 4).
 
@@ -118,9 +115,6 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     through the trained part.
     """
 
-    name = "fedglcl_l"
-    title = "FedGLCL-L"
-    paper = FedGLCL.paper
     travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     stacks = False  # transformers' BERT does not run under vmap

@@ -24,6 +24,7 @@ from fedray.plugin import (
     FrozenClip,
     PromptAveraging,
     PromptedClip,
+    method,
 )
 
 

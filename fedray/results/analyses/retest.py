@@ -104,7 +104,7 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
     method: Any = algorithms.get(after.algorithm.name)
-    method_keys = (f"algorithm.{name}" for name in method.HParams.evaluation_only)
+    method_keys = (f"algorithm.{name}" for name in method.evaluation_only)
     changeable = {*EVALUATION_KEYS, *method_keys}
     settings = flatten(after.reproducibility_key())
     for key in sorted({*before, *settings}):
