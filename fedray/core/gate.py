@@ -159,11 +159,8 @@ class Gate:
     def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)
         if not isinstance(payload, Payload) or (types is not None and kind not in types):
-            expected = " or ".join(f"a {allowed.__name__}" for allowed in types or (Payload,))
-            raise BadPayload(
-                f"a {kind.__name__} cannot travel, expected {expected} (`{direction}` of the "
-                "method)"
-            )
+            expected = " or ".join(allowed.__qualname__ for allowed in types or (Payload,))
+            raise BadPayload(f"{kind.__qualname__} cannot travel, expected {expected}")
 
 
 def _check_like(payload: Payload, down: Any) -> None:

@@ -216,17 +216,17 @@ class StepContexts:
         """Check what a step returned, except its upload's values, and take it out of the model."""
         context = call.client
         given.check()
-        if upload is None and call.step == "client_update" and self.assembly.algorithm.uploads:
-            expected = " or ".join(payload.__name__ for payload in self.assembly.algorithm.uploads)
-            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
+        declared = self.assembly.algorithm.up
+        if upload is None and call.step == "client_update" and declared is not None:
+            raise core.BadPayload(f"{call.step} uploads nothing, expected {declared.__qualname__}")
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
         if isinstance(upload, dict):
-            declared = getattr(self.method_step(call.step), "up", None)
-            upload = (declared or self.assembly.algorithm.up)(**upload)
+            declared = getattr(self.method_step(call.step), "up", None) or declared
+            upload = declared(**upload)
         if isinstance(upload, core.Payload):
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)

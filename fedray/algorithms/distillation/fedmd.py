@@ -61,7 +61,6 @@ class FedMD(core.LocalTraining):
 
     travels = "class scores of public images"
     requires = core.Requires(public=True)
-    down = up = PublicLogits
     stacks = False
 
     public_epochs: int = Field(20, ge=0, le=10_000)
@@ -109,6 +108,7 @@ class FedMD(core.LocalTraining):
         private = replace(client.with_schedule(epochs=self.private_epochs), order="private")
         return None, self.finish(local, self.train(replace(local, client=private)))[1]
 
+    @core.step(up=PublicLogits)
     def communicate(
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[PublicLogits, core.ClientState]:
@@ -116,6 +116,7 @@ class FedMD(core.LocalTraining):
         logits = client.logits(self.begin(client, state, down).model, self._aligned(client))
         return PublicLogits(logits, self.temperature), state
 
+    @core.step(down=PublicLogits)
     def digest(
         self, client: core.Client, state: core.ClientState, down: PublicLogits
     ) -> tuple[None, core.ClientState]:

@@ -71,7 +71,7 @@ class FlexLoRA(PromptMethod, FedAvg):
 
     def summand(self, upload: Any) -> core.StateTree:
         """Return n_k, and n_k times the scaled products B_k A_k."""
-        weight, of = self.weight(upload), {n: t.double() for n, t in upload.weights.items()}
+        weight, of = self.weight(upload), {n: t.double() for n, t in upload.model.items()}
         towers = [name[2:] for name in of if name.startswith("a.")]
         products = {t: product(of[f"a.{t}"], of[f"b.{t}"], self.alpha) for t in towers}
         return {"weight": torch.tensor(weight).double(), "model": core.weighed(products, weight)}

@@ -25,7 +25,7 @@ from typing import Any
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.prototypes.class_prototypes import local_prototypes
+from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, local_prototypes
 from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
 from fedray.algorithms.text_guided.fedtsp import FedTSP
 
@@ -45,6 +45,14 @@ class FedTSPGlobal(FedTSP, FedAvg):
         """Return the global model before round 1."""
         model: core.Payload = FedAvg.down(state["model"])
         return model
+
+    @core.step(down=FedAvg.down, up=LOCAL_PROTOTYPES)
+    def untrained_prototypes(
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[core.Tensors, core.ClientState]:
+        prototypes: tuple[core.Tensors, core.ClientState]
+        prototypes = FedTSP.untrained_prototypes(self, client, state, down)
+        return prototypes
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
