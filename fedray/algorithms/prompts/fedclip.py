@@ -61,7 +61,7 @@ class AdapterClip(ZeroShotClip):
 
         I is the tower's output, which is not scaled before the gate, as in the official code.
         """
-        image = self.encode(x)
+        image = self.encode(x).float()  # the adapter's type, whatever the tower's precision
         return unit(self.adapter(image) * image)
 
 
@@ -70,7 +70,7 @@ class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
     travels = "an adapter of image features"
-    version = 2  # the official code's loss, gate, texts and weights
+    version = 3  # the gate in float32
 
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
