@@ -248,7 +248,7 @@ class Algorithm:
         """Run downlink, client step and server step of a round; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
-        return self.server_update(state, uplinks, exchange.server)
+        return {**state, **self.server_update(state, uplinks, exchange.server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Return the download of each client; by default, the state's entries of the same names.
@@ -360,7 +360,7 @@ class SummingMethod(Algorithm):
             return super().round(state, exchange)
         down = self.downlink(state, exchange.participants, exchange.server)
         total = exchange.total("client_update", down)
-        return self.server_step(state, total, exchange.server) if total else state
+        return {**state, **self.server_step(state, total, exchange.server)} if total else state
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return the server's next state, or the same state if there are no uploads."""

@@ -180,7 +180,7 @@ def _check_finite(payload: Payload) -> None:
     """Raise `NotFinitePayload` if a tensor of a payload has a NaN or an infinity."""
     for item in payload.tensors():
         if not bool(torch.isfinite(item.value).all()):
-            place = f"{type(payload).__name__}.{item.place}"
+            place = f"{type(payload).__qualname__}.{item.place}"
             raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 

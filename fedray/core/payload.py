@@ -294,7 +294,7 @@ class Payload:
 
     def require_within(self, name: str, low: float, high: float = math.inf) -> None:
         """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
-        place, value = f"{type(self).__name__}.{name}", getattr(self, name)
+        place, value = f"{type(self).__qualname__}.{name}", getattr(self, name)
         if isinstance(value, Tensor) and not value.numel():
             raise BadPayload(f"{place} is empty")
         bounds = value.aminmax() if isinstance(value, Tensor) else (value, value)
@@ -308,11 +308,11 @@ class Payload:
         """Raise `BadPayload` unless a tensor holds at least one class number and none twice."""
         self.require_within(name, 0, call.client.setting.num_classes - 1)
         if len(getattr(self, name).unique()) < len(getattr(self, name)):
-            raise BadPayload(f"{type(self).__name__}.{name} holds a class twice")
+            raise BadPayload(f"{type(self).__qualname__}.{name} holds a class twice")
 
     def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
         """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
-        _check_like(f"{type(self).__name__}.{name}", getattr(self, name), expected)
+        _check_like(f"{type(self).__qualname__}.{name}", getattr(self, name), expected)
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check type, axes and dtype of every field, and that plain numbers are finite.
@@ -323,7 +323,7 @@ class Payload:
         Raises:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
-        owner, sizes = type(self).__name__, dict(axes)
+        owner, sizes = type(self).__qualname__, dict(axes)
         self.check_numbers()
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
@@ -343,7 +343,7 @@ class Payload:
             if field.form in (int, float):
                 value = getattr(self, field.name)
                 if type(value) is not int:  # which every such field may be
-                    place = f"{type(self).__name__}.{field.name}"
+                    place = f"{type(self).__qualname__}.{field.name}"
                     _check_number(place, value, field.form)
 
 

@@ -167,7 +167,7 @@ def clip_update(
         updates.append(value - start)
     length = update_norm(updates)
     if not math.isfinite(length):
-        raise NotFinitePayload(f"the update in {type(payload).__name__} has norm {length}")
+        raise NotFinitePayload(f"the update in {type(payload).__qualname__} has norm {length}")
     if length <= norm:
         return payload
     pairs = zip(starts, updates, strict=True)

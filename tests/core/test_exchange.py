@@ -35,7 +35,7 @@ def test_a_gift_is_sent_once():
     exchange = Recorded()
     state = exchange.give({"w": torch.ones(1)}, "text", ALL)
     again = exchange.give(state, "text", ALL)
-    assert exchange.calls == [("keep", [0, 1, 2, 3])]
+    assert exchange.calls == [("text", [0, 1, 2, 3])]
     assert again is state
     assert state["given"]["text"].tolist() == [0, 0, 0, 0]
     assert "w" in state
@@ -48,7 +48,7 @@ def test_clients_that_failed_get_it_again_and_no_others():
     assert held_versions(state, "text", exchange.server.setting).tolist() == [0, -1, 0, -1]
     exchange.failing = {3}
     state = exchange.give(state, "text", ALL)
-    assert exchange.calls[1:] == [("keep", [1, 3])]
+    assert exchange.calls[1:] == [("text", [1, 3])]
     assert state["given"]["text"].tolist() == [0, 0, 0, -1]
 
 
@@ -56,14 +56,14 @@ def test_absent_clients_are_not_called_again_in_their_round():
     exchange = Recorded()
     exchange.absent = {2}
     exchange.give({}, "text", ALL)
-    assert exchange.calls == [("keep", [0, 1, 3])]
+    assert exchange.calls == [("text", [0, 1, 3])]
 
 
 def test_another_version_is_sent_to_all_who_hold_an_older_one():
     exchange = Recorded()
-    state = exchange.give({}, "images", {0: "old", 1: "old"}, version=2, step="receive")
+    state = exchange.give({}, "images", {0: "old", 1: "old"}, version=2)
     state = exchange.give(state, "images", dict.fromkeys(range(3), "new"), version=5)
-    assert exchange.calls == [("receive", [0, 1]), ("keep", [0, 1, 2])]
+    assert exchange.calls == [("images", [0, 1]), ("images", [0, 1, 2])]
     assert state["given"]["images"].tolist() == [5, 5, 5, -1]
 
 

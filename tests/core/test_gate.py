@@ -93,9 +93,9 @@ def test_a_bad_payload_passes_in_neither_direction(payload, message):
 
 def test_what_is_no_payload_does_not_travel():
     for knobs in ({}, {"privacy": CLIP}):
-        with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
+        with pytest.raises(BadPayload, match="dict cannot travel, expected Payload"):
             gate(**knobs).up({"weights": gaussian(3)}, CALL)
-        with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
+        with pytest.raises(BadPayload, match="dict cannot travel, expected Payload"):
             gate(**knobs).down({"weights": gaussian(3)})
 
 

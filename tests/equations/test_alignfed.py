@@ -12,7 +12,6 @@ from tensors import CPU, gaussian
 
 from fedray.algorithms.personalised.alignfed import (
     AlignFed,
-    SharedHead,
     alignment_loss,
     schedule,
     spread_targets,
@@ -95,7 +94,7 @@ def test_the_local_loss_by_hand(assemble):
 
     def loss(weight, softmax):
         keys = {"algorithm.temperature": 0.5, "algorithm.softmax": softmax}
-        local = LocalContext(None, None, state, SharedHead({}, weight))
+        local = LocalContext(None, None, state, AlignFed.down({}, weight))
         return float(assemble("alignfed", keys).algorithm.loss(output, batch, local))
 
     align = log(1 + exp((0.6 - 0.8) / 0.5))

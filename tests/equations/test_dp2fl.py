@@ -206,7 +206,7 @@ def server_step(assemble):
         "joined": torch.ones(3, dtype=torch.bool),
         "validation": validation,
         "version": torch.tensor(0),
-        "given": {"validation": torch.zeros(3, dtype=torch.int64)},
+        "given": {"receive_validation": torch.zeros(3, dtype=torch.int64)},
     }
     noise = torch.Generator().manual_seed(0)
     uplinks = {
@@ -218,7 +218,11 @@ def server_step(assemble):
         )
         for k in range(3)
     }
-    return partial(method.server_update, server=server), state, uplinks
+
+    def step(state, uplinks):
+        return {**state, **method.server_update(state, uplinks, server)}
+
+    return step, state, uplinks
 
 
 def lost(upload, **kept):
@@ -245,7 +249,7 @@ def test_losses_on_images_that_a_client_has_not_received_are_not_counted(assembl
     """A client that missed new images has measured on old ones; its own it has."""
     step, state, uplinks = server_step(assemble)
     missed = {**state, "version": torch.tensor(2)}
-    missed["given"] = {"validation": torch.tensor([2, 0, 2])}
+    missed["given"] = {"receive_validation": torch.tensor([2, 0, 2])}
     losses = torch.tensor([0.0, float(uplinks[1].losses[1]), 9.0])
     expected = step(missed, {**uplinks, 1: replace(uplinks[1], losses=losses)})
     found = step(missed, uplinks)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensors import same
 
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.algorithms.averaging.scaffold import ControlledModel
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import ClientState, Sums
 from fedray.errors import ServerError
 
@@ -22,8 +22,8 @@ def mean_model(uplinks):
 
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():
     uplinks = {
-        client: TrainedModel(
-            weights={
+        client: FedAvg.up(
+            model={
                 "running_mean": torch.tensor([mean]),
                 "num_batches_tracked": torch.tensor(steps),
             },
@@ -55,8 +55,8 @@ def test_a_misspelt_shared_tensor_is_not_left_out_without_a_word(run, monkeypatc
 
 
 def test_a_field_of_the_download_that_the_server_state_lacks_is_named(run, monkeypatch):
-    monkeypatch.setattr(FedAvg, "down_type", ControlledModel)
-    with pytest.raises(ServerError, match=r"no 'control', a field of ControlledModel; .*FedAvg\.i"):
+    monkeypatch.setattr(FedAvg, "down", Scaffold.down)
+    with pytest.raises(ServerError, match=r"no 'control', which fedavg sends down"):
         run("fedavg", ONE_KIND)
 
 

@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from tensors import CPU, same
 
-from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedconcat import (
     BIAS,
     WEIGHT,
-    ConcatenatedHead,
-    LabelDistribution,
+    FedConcat,
     assign,
     cluster,
     concatenate_heads,
@@ -63,9 +62,8 @@ def test_clients_say_how_their_images_spread(assemble):
     assembly = assemble("fedconcat", ONE_KIND)
     client = GroupRunner(assembly, CPU).client(1, 0)
     answer, _ = assembly.algorithm.label_distribution(client, None, None)
-    assert isinstance(answer, LabelDistribution)
     counts = torch.bincount(client.train.labels, minlength=10).double()
-    assert torch.equal(answer.shares, counts / counts.sum())
+    assert torch.equal(answer["shares"], counts / counts.sum())
 
 
 # --- concatenation --------------------------------------------------------------------------------
@@ -90,10 +88,10 @@ def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     uplinks = {}
     runtime = GroupRunner(done.assembly, CPU)
     for client in members:
-        member = Member(client, None, GlobalModel(done.servers[1]["clusters"]["1"]))
+        member = Member(client, None, FedAvg.down(done.servers[1]["clusters"]["1"]))
         uplinks[client] = runtime.run_group("client_update", 2, [member])[0][0].uplink
     total = sum(upload.samples for upload in uplinks.values())
-    mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())
+    mean = sum(u.model["head.weight"] * (u.samples / total) for u in uplinks.values())
     torch.testing.assert_close(done.servers[2]["clusters"]["1"][WEIGHT], mean)
 
 
@@ -218,7 +216,7 @@ def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
         "data.clients": 4,
     }
     done = run("fedconcat", changes)
-    holds = [held_versions(s, "encoders", done.assembly.setting) == 0 for s in done.servers]
+    holds = [held_versions(s, "keep_encoders", done.assembly.setting) == 0 for s in done.servers]
     reached = [int(each.sum()) for each in holds]
     assert reached[1] == 0
     assert 0 < reached[2] < 4  # some were away; they have their cluster's model until then
@@ -227,4 +225,4 @@ def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
     away = [c for c in range(4) if not holds[2][c]]
     algorithm = done.assembly.algorithm
     down = algorithm.downlink(done.servers[2], range(4), done.assembly.server(CPU))
-    assert [c for c in range(4) if not isinstance(down[c], ConcatenatedHead)] == away
+    assert [c for c in range(4) if not isinstance(down[c], FedConcat.train_head.down)] == away

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from reference import ReferenceClient
 from tensors import CPU
 
-from fedray.algorithms.averaging.extra_parameters import ExtendedModel
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedetf import corner_products, simplex_etf
 from fedray.core import ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
@@ -21,7 +21,7 @@ ONE_KIND = {"model.group": "cnn2"}
 
 def sent_as(state):
     """The fields of what clients are sent."""
-    return {"weights": state["model"], "extra": state["extra"]}
+    return {"model": state["model"], "extra": state["extra"]}
 
 
 def rotation(classes):
@@ -64,7 +64,7 @@ def per(assemble):
     assembly = assemble("fedetf", {**ONE_KIND, "finetune_epochs": 2, "lr": 0.01})
     client = GroupRunner(assembly, CPU).client(0, 3)
     algorithm = assembly.algorithm
-    down = ExtendedModel(**sent_as(algorithm.init_server(assembly.server(CPU))))
+    down = ExtraParameters.down(**sent_as(algorithm.init_server(assembly.server(CPU))))
     kept = algorithm.init_client(client)
     memory = {**kept.memory, "simplex": simplex_etf(rotation(10)).float()}
     return assembly, client, ClientState(kept.model, memory), down

@@ -12,7 +12,7 @@ from reference import ReferenceClient, initial_model
 from tensors import seeded
 
 from fedray.algorithms.averaging.fedfa_anchors import (
-    AnchoredUpdate,
+    FedFAAnchors,
     MovingAnchors,
     initial_anchors,
 )
@@ -54,7 +54,7 @@ def test_the_server_averages_anchors_with_the_shares_of_the_weights(assemble):
     anchors = torch.tensor([[0.1, 0.7], [1.0, 1.0]])
     state = {"model": {"w": torch.zeros(1)}, "anchors": anchors}
     uplinks = {
-        client: AnchoredUpdate({"w": torch.tensor([w])}, samples, torch.tensor(anchors))
+        client: FedFAAnchors.up({"w": torch.tensor([w])}, samples, torch.tensor(anchors))
         for client, w, samples, anchors in [
             (0, 4.0, 30, [[0.1, 0.7], [5.0, 1.0]]),
             (3, 8.0, 10, [[0.1, 0.7], [1.0, 9.0]]),

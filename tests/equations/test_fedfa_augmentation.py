@@ -8,7 +8,7 @@ from tensors import seeded
 
 from fedray.algorithms.averaging.fedfa_augmentation import (
     AugmentationLayers,
-    VariedUpdate,
+    FedFAAugmentation,
     augment_maps,
     channel_statistics,
     fusion_weights,
@@ -147,8 +147,10 @@ def test_what_the_server_makes_of_running_means(assemble):
     algorithm, server = assembly.algorithm, assembly.server(torch.device("cpu"))
     weights = {"w": torch.zeros(1)}
     uplinks = {
-        0: VariedUpdate(weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}),
-        2: VariedUpdate(weights, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
+        0: FedFAAugmentation.up(
+            weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
+        ),
+        2: FedFAAugmentation.up(weights, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
     }
     before = {"model": weights, "variances": {"1.std": torch.ones(1) * 7}}
     after = algorithm.server_update(before, uplinks, None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from tensors import CPU, same
 
-from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
+from fedray.algorithms.personalised.fedgh import FedGH
 
 
-def uploads(*classes: int, seed: int = 0) -> ClassFeatures:
+def uploads(*classes: int, seed: int = 0) -> FedGH.up:
     vectors = torch.randn(len(classes), 16, generator=torch.Generator().manual_seed(seed))
-    return ClassFeatures(torch.tensor(classes), vectors)
+    return FedGH.up(torch.tensor(classes), vectors)
 
 
 def test_the_server_takes_batches_of_the_clients_size(assemble):

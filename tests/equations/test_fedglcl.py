@@ -7,7 +7,7 @@ import torch
 from answers import run_tests
 from tensors import same
 
-from fedray.algorithms.averaging.extra_parameters import ExtendedModel
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
 from fedray.config import component
 from fedray.core import ClientState, LocalContext
@@ -61,7 +61,7 @@ def test_predictions_use_the_global_projection(run):
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):
-        down = ExtendedModel(last["model"], extra=projection)
+        down = ExtraParameters.down(last["model"], extra=projection)
         return shares(run_tests(runtime, [0], state=state, down=down, r=6).counts)[0, 0]
 
     as_it_is = accuracy(last["extra"])

@@ -11,10 +11,9 @@ from prompting import empty_client, initial_prompts, loss_of
 
 from fedray.algorithms.mean import client_weights
 from fedray.algorithms.prompts.fedmgp import (
-    GlobalGroups,
+    FedMGP,
     GroupedClip,
     Groups,
-    SelectedGroups,
     combine,
     diversity,
     draw_groups,
@@ -80,9 +79,9 @@ DRAWS = [[2, 0], [1, 2], [0, 1]]
 SIZES = [32, 16, 16]
 
 
-def uploads() -> dict[int, SelectedGroups]:
+def uploads() -> dict[int, FedMGP.up]:
     return {
-        client: SelectedGroups({"text": torch.tensor(values)[draw].reshape(2, 1, 1)}, size)
+        client: FedMGP.up({"text": torch.tensor(values)[draw].reshape(2, 1, 1)}, size)
         for client, (values, draw, size) in enumerate(zip(PROMPTS, DRAWS, SIZES, strict=True))
     }
 
@@ -100,7 +99,7 @@ def test_eq7_a_client_that_was_sent_new_prompts_ranks_by_these(assemble):
     client, groups = empty_client(assembly, (0,)), initial_prompts(assembly)
     known, new = ({name: group[i : i + 1] for name, group in groups.items()} for i in (1, 2))
     state = ClientState(groups, {"known": known})
-    for down, nearest in ((None, 1), (GlobalGroups(new), 2)):
+    for down, nearest in ((None, 1), (FedMGP.down(new), 2)):
         local = assembly.algorithm.begin(client, state, down)
         trained = Trained(client.weights(local.model), steps=0, losses=())
         _, after = assembly.algorithm.finish(local, trained)
@@ -160,7 +159,7 @@ def test_participants_share_what_they_drew_and_nothing_else(run):
             assert not torch.equal(result.models[client][name], initial[name])
         seen.add(client)
     assert set(last) <= seen
-    held = server["given"]["prompts"] == server["version"]
+    held = server["given"]["write_back"] == server["version"]
     assert held.nonzero().flatten().tolist() == list(last)
     never = set(range(4)) - seen
     for client in never:

@@ -9,7 +9,6 @@ import torch
 
 from fedray.algorithms.averaging.fednova import (
     FedNova,
-    NormalisedModel,
     effective_steps,
     normalised_average,
 )
@@ -17,8 +16,8 @@ from fedray.algorithms.averaging.fednova import (
 
 def test_unequal_steps_do_not_pull_by_hand():
     uplinks = {
-        0: NormalisedModel({"w": torch.tensor([-1.0])}, 1, 1.0),
-        1: NormalisedModel({"w": torch.tensor([3.0])}, 1, 3.0),
+        0: FedNova.up({"w": torch.tensor([-1.0])}, 1, 1.0),
+        1: FedNova.up({"w": torch.tensor([3.0])}, 1, 3.0),
     }
     method = FedNova(FedNova.HParams(), None)
     server = SimpleNamespace(model=torch.nn.Module())

@@ -11,7 +11,7 @@ from fedray.algorithms.personalised.fedpac import (
     head_weights,
     simplex_minimum,
 )
-from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
+from fedray.algorithms.prototypes.fedproto import FedProto
 
 
 def gram(k, rank, seed):
@@ -21,11 +21,11 @@ def gram(k, rank, seed):
 
 def test_targets_are_the_servers_then_the_own_prototypes():
     h, labels = torch.tensor([[1.0, 1.0], [0.5, 0.0], [0.0, 0.0]]), torch.tensor([0, 0, 0, 1])
-    server = GlobalPrototypes(torch.full((3, 2), 7.0), torch.tensor([True, False, False]))
+    server = FedProto.down(torch.full((3, 2), 7.0), torch.tensor([True, False, False]))
     targets = alignment_targets(server, h, labels)
     assert targets.vectors[:2].tolist() == [[7.0, 7.0], [2.0, 0.0]]
     assert targets.present.tolist() == [True, True, False]
-    none = GlobalPrototypes(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))
+    none = FedProto.down(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool))
     assert not alignment_targets(none, h, labels).present.any()
 
 

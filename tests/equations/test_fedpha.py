@@ -6,7 +6,7 @@ import torch
 from clips import gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
+from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.core import Batch, ClientState
 from fedray.models import ImageFeatures
 
@@ -16,7 +16,7 @@ def context_of(assemble, client=0, **hparams):
     assembly = assemble("fedpha", {"algorithm.length": 4, **changes})
     runtime, start = empty_client(assembly), initial_prompts(assembly)
     object.__setattr__(runtime, "id", client)
-    down = GlobalPrompts({"shared_context": start["shared_context"]})
+    down = PromptAveraging.down({"shared_context": start["shared_context"]})
     state = ClientState({"local_context": start["local_context"]})
     return assembly, assembly.algorithm.begin(runtime, state, down)
 

@@ -12,11 +12,10 @@ from tensors import CPU
 
 from fedray.algorithms.mean import class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    GlobalPrototypes,
-    LocalPrototypes,
+    PrototypeSharing,
     prototype_distance,
 )
-from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
 from fedray.core import total_of
 from fedray.models import ClassifierOutput
 
@@ -26,8 +25,8 @@ OUTPUT = ClassifierOutput(FEATURES, torch.zeros(2, 2))
 """Two classes, undecided: the cross-entropy is ln 2."""
 
 
-def prototypes(*present: bool) -> GlobalPrototypes:
-    return GlobalPrototypes(torch.tensor([[0.0, 0.0], [3.0, 2.0]]), torch.tensor(present))
+def prototypes(*present: bool) -> FedProto.down:
+    return FedProto.down(torch.tensor([[0.0, 0.0], [3.0, 2.0]]), torch.tensor(present))
 
 
 def class_means(uplinks, classes, how):
@@ -37,10 +36,10 @@ def class_means(uplinks, classes, how):
 
 def test_eq6_weighs_by_samples_of_the_class():
     uplinks = {
-        0: LocalPrototypes(
+        0: PrototypeSharing.up(
             torch.tensor([0, 1]), torch.tensor([[1.0, 0], [4, 4]]), torch.tensor([3, 5])
         ),
-        1: LocalPrototypes(torch.tensor([0]), torch.tensor([[0.0, 8]]), torch.tensor([1])),
+        1: PrototypeSharing.up(torch.tensor([0]), torch.tensor([[0.0, 8]]), torch.tensor([1])),
     }
     found, present = class_means(uplinks, 3, "weighted")
     assert found.tolist() == [[0.75, 2.0], [4.0, 4.0], [0.0, 0.0]]
@@ -67,8 +66,8 @@ def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
 def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):
     assembly = assemble("fedproto")
     method, server = assembly.algorithm, assembly.server(CPU)
-    first = LocalPrototypes(torch.tensor([1, 2]), torch.ones(2, 16), torch.tensor([3, 3]))
-    second = LocalPrototypes(torch.tensor([2]), torch.zeros(1, 16), torch.tensor([3]))
+    first = PrototypeSharing.up(torch.tensor([1, 2]), torch.ones(2, 16), torch.tensor([3, 3]))
+    second = PrototypeSharing.up(torch.tensor([2]), torch.zeros(1, 16), torch.tensor([3]))
     state = method.server_update(method.init_server(server), {0: first}, server)
     state = method.server_update(state, {1: second}, server)
     assert np.flatnonzero(state["present"]).tolist() == [1, 2]

@@ -9,7 +9,7 @@ import torch
 from tensors import CPU
 
 from fedray.algorithms.prototypes.class_prototypes import local_prototypes
-from fedray.algorithms.prototypes.fedproto_global import PrototypedModel, PrototypedUpdate
+from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.groups import GroupRunner
@@ -17,9 +17,9 @@ from fedray.runtime.groups import GroupRunner
 ONE_KIND = {"model.group": "cnn2"}
 
 
-def update(weight, samples, classes, vectors, counts) -> PrototypedUpdate:
-    return PrototypedUpdate(
-        weights={"w": torch.tensor([weight])},
+def update(weight, samples, classes, vectors, counts) -> PrototypeAveraging.up:
+    return PrototypeAveraging.up(
+        model={"w": torch.tensor([weight])},
         samples=samples,
         classes=torch.tensor(classes),
         vectors=torch.tensor(vectors),
@@ -54,8 +54,8 @@ def test_eq7_by_hand(assemble):
     features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1])
 
     def loss(*present: bool) -> float:
-        down = PrototypedModel(
-            weights={},
+        down = PrototypeAveraging.down(
+            model={},
             vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
             present=torch.tensor(present),
         )
@@ -75,5 +75,5 @@ def test_a_single_clients_prototypes_are_the_global_models(run):
     client = GroupRunner(done.assembly, CPU).client(0, 2)
     prototypes = done.servers[-1]
     expected = local_prototypes(client, client.load(done.servers[-1]["model"]))
-    assert prototypes["present"].nonzero().flatten().tolist() == expected.classes.tolist()
-    torch.testing.assert_close(prototypes["vectors"][expected.classes], expected.vectors)
+    assert prototypes["present"].nonzero().flatten().tolist() == expected["classes"].tolist()
+    torch.testing.assert_close(prototypes["vectors"][expected["classes"]], expected["vectors"])

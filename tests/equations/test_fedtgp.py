@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.prototypes.fedtgp import (
     FedTGP,
     adaptive_margin,
@@ -25,9 +25,9 @@ SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig
 SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2, lambda name: None)
 
 
-def upload(classes: list[int], seed: int) -> LocalPrototypes:
+def upload(classes: list[int], seed: int) -> PrototypeSharing.up:
     vectors = 3 * gaussian(len(classes), D, seed=seed)
-    return LocalPrototypes(torch.tensor(classes), vectors, torch.ones(len(classes)).long())
+    return PrototypeSharing.up(torch.tensor(classes), vectors, torch.ones(len(classes)).long())
 
 
 UPLINKS = {0: upload([0, 1, 2], seed=1), 1: upload([0, 2], seed=2)}
@@ -102,7 +102,7 @@ def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, sta
     before = ClientState(assembly.models.initial(architecture, 2))
     ((reply, after),) = runtime.run_group("client_update", 1, [Member(2, before, down)])
     client = runtime.client(2, 1)
-    old = local_prototypes(client, client.load(before.model)).vectors
-    new = local_prototypes(client, client.load(after.model)).vectors
+    old = local_prototypes(client, client.load(before.model))["vectors"]
+    new = local_prototypes(client, client.load(after.model))["vectors"]
     assert torch.equal(reply.uplink.vectors, old if stale else new)
     assert not torch.equal(old, new)

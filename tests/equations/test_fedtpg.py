@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.fedtpg import GeneratorClip, PromptGenerator, held_classes
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
@@ -24,7 +24,7 @@ def test_a_client_trains_on_the_subset_of_its_classes(assemble):
     model = client.load(start)
     batch = Batch(ImageFeatures(noise(3, model.clip.dim)), torch.tensor([7, 2, 5]))
     with model.class_subset((2, 5, 7)):
-        local = LocalContext(client, model, ClientState({}), GlobalModel(start))
+        local = LocalContext(client, model, ClientState({}), FedAvg.down(start))
         loss = loss_of(assembly, local, batch)
         logits = model(batch.inputs).logits
     assert logits.shape == (3, 3)
@@ -37,8 +37,8 @@ def test_a_client_of_one_class_has_no_gradient_on_its_subset_but_on_all_classes(
         client, start = empty_client(assembly, (3,) * 8), initial_prompts(assembly)
         stored = noise(*client.train._stored.shape).numpy()
         client = replace(client, train=replace(client.train, _stored=stored))
-        sent, _ = assembly.algorithm.client_update(client, ClientState({}), GlobalModel(start))
-        return any(not torch.equal(sent.weights[name], start[name]) for name in start)
+        sent, _ = assembly.algorithm.client_update(client, ClientState({}), FedAvg.down(start))
+        return any(not torch.equal(sent["model"][name], start[name]) for name in start)
 
     assert not moved("own")
     assert moved("all")

@@ -16,10 +16,9 @@ from hypothesis.extra import numpy as arrays
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import class_average, class_sums
-from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
-    TextPrototypes,
     normalised_l2_loss,
     semantic_prototype_loss,
     server_loss,
@@ -65,10 +64,10 @@ def server(tiny_bert) -> Server:
     return Server(1, SETTING, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
 
 
-def upload(held: dict[int, int], seed: int) -> LocalPrototypes:
+def upload(held: dict[int, int], seed: int) -> PrototypeSharing.up:
     """A client's upload from {class: images}."""
     classes, counts = torch.tensor([*held]), torch.tensor([*held.values()])
-    return LocalPrototypes(classes, gaussian(len(held), D, seed=seed), counts)
+    return PrototypeSharing.up(classes, gaussian(len(held), D, seed=seed), counts)
 
 
 # Classes 0, 2 and 3 have 2, 1 and 4 holders; nobody has 1 and 4.
@@ -87,7 +86,7 @@ PRESENT, ABSENT = [0, 2, 3], [1, 4]
 def test_eq2_is_cross_entropy_plus_lambda_times_r():
     output = ClassifierOutput(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
     batch = Batch(Pixels(torch.zeros(1, 1, 8, 8)), torch.tensor([1]))
-    local = LocalContext(None, None, ClientState({}), TextPrototypes(torch.eye(2), 0.5))
+    local = LocalContext(None, None, ClientState({}), FedTSP.down(torch.eye(2), 0.5))
     r = -log(exp(0.8 / 0.5) / (exp(0.6 / 0.5) + exp(0.8 / 0.5)))
     assert float(fedtsp(lambda_=2.0).loss(output, batch, local)) == pytest.approx(log(2) + 2 * r)
     assert float(fedtsp(lambda_=0.0).loss(output, batch, local)) == pytest.approx(log(2))
@@ -125,11 +124,11 @@ def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
     model.eval()
     with torch.no_grad():
         features = model(Pixels(images.float() / 127.5 - 1)).features
-    assert found.classes.tolist() == sorted(set(labels.tolist()))
-    for row, number in enumerate(found.classes):
+    assert found["classes"].tolist() == sorted(set(labels.tolist()))
+    for row, number in enumerate(found["classes"]):
         of_class = features[labels == number]
-        assert found.counts[row] == len(of_class)
-        torch.testing.assert_close(found.vectors[row], of_class.mean(0), atol=1e-5, rtol=1e-5)
+        assert found["counts"][row] == len(of_class)
+        torch.testing.assert_close(found["vectors"][row], of_class.mean(0), atol=1e-5, rtol=1e-5)
 
 
 def class_means(uplinks, classes, how):
@@ -140,7 +139,7 @@ def class_means(uplinks, classes, how):
 @pytest.mark.parametrize(("how", "expected"), [("weighted", (0.75, 0.25)), ("uniform", (0.5, 0.5))])
 def test_eq6_worked_example(how, expected):
     uplinks = {
-        client: LocalPrototypes(torch.tensor([1]), row.unsqueeze(0), torch.tensor([count]))
+        client: PrototypeSharing.up(torch.tensor([1]), row.unsqueeze(0), torch.tensor([count]))
         for client, row, count in [(0, torch.eye(2)[0], 30), (7, torch.eye(2)[1], 10)]
     }
     found, present = class_means(uplinks, 3, how)
@@ -203,7 +202,7 @@ def test_equal_weights_in_eq6_give_other_prompts(server):
 def test_a_server_step_leaves_absent_classes_and_the_language_model_alone(server):
     method = fedtsp(prompt_length=2, server_epochs=4, prompt_lr=1.0, tau=0.5)
     before = method.init_server(server)
-    after = method.server_update(before, UPLINKS, server)
+    after = {**before, **method.server_update(before, UPLINKS, server)}
     for name in ("prompts", "vectors"):
         assert torch.equal(after[name][ABSENT], before[name][ABSENT])
         moved = (after[name] != before[name])[PRESENT].flatten(1)
@@ -237,17 +236,20 @@ def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text,
 def test_server_epochs_are_steps_in_a_row(server):
     many = fedtsp(server_epochs=3, prompt_lr=0.5, tau=0.5)
     single = fedtsp(server_epochs=1, prompt_lr=0.5, tau=0.5)
-    at_once = many.server_update(many.init_server(server), UPLINKS, server)
+    at_once = {
+        **many.init_server(server),
+        **many.server_update(many.init_server(server), UPLINKS, server),
+    }
     state = single.init_server(server)
     for _ in range(3):
-        state = single.server_update(state, UPLINKS, server)
+        state = {**state, **single.server_update(state, UPLINKS, server)}
     assert torch.equal(at_once["prompts"], state["prompts"])
 
 
 def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     method = fedtsp(learn_tau=True, tau=0.5, prompt_lr=0.1)
     before = method.init_server(server)
-    after = method.server_update(before, UPLINKS, server)
+    after = {**before, **method.server_update(before, UPLINKS, server)}
     image, present = class_means(UPLINKS, C, "weighted")
     scale = before["log_scale"].clone().requires_grad_()
     loss = server_loss(before["vectors"][present], image[present], scale, "t2i")
@@ -257,7 +259,10 @@ def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     sent = method.downlink(after, [3], server)[3]
     assert sent.tau == pytest.approx(exp(-float(after["log_scale"])))
     fixed = fedtsp(tau=0.5)
-    kept = fixed.server_update(fixed.init_server(server), UPLINKS, server)
+    kept = {
+        **fixed.init_server(server),
+        **fixed.server_update(fixed.init_server(server), UPLINKS, server),
+    }
     assert torch.equal(kept["log_scale"], before["log_scale"])
 
 
@@ -265,7 +270,7 @@ def test_retrieval_is_of_the_prototypes_that_the_uploads_were_trained_with(serve
     method = fedtsp(prompt_length=2, server_epochs=4, prompt_lr=5.0, tau=0.5)
     state = method.init_server(server)
     for _ in range(3):
-        before, state = state, method.server_update(state, UPLINKS, server)
+        before, state = state, {**state, **method.server_update(state, UPLINKS, server)}
         down = method.downlink(before, [0], server)[0]
         assert torch.equal(state["sent"], down.vectors)
         assert not torch.equal(state["sent"][PRESENT], state["vectors"][PRESENT])
@@ -341,8 +346,8 @@ def test_m_0_keeps_the_text_constant(run):
     assert frozen.results[0].up.total_params == 0
     method = frozen.assembly.algorithm
     server = frozen.assembly.server(CPU)
-    uplink = LocalPrototypes(torch.tensor([0, 3]), gaussian(2, 16), torch.tensor([4, 1]))
-    after = method.server_update(first, {0: uplink}, server)
+    uplink = PrototypeSharing.up(torch.tensor([0, 3]), gaussian(2, 16), torch.tensor([4, 1]))
+    after = {**first, **method.server_update(first, {0: uplink}, server)}
     assert torch.equal(after["vectors"], first["vectors"])
     assert torch.equal(after["log_scale"], first["log_scale"])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.algorithms.text_guided.fedtsp import semantic_prototype_loss
-from fedray.algorithms.text_guided.fedtsp_global import ModelWithText
+from fedray.algorithms.text_guided.fedtsp_global import FedTSPGlobal
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 
@@ -19,7 +19,7 @@ def test_the_loss_by_hand(assemble):
     algorithm = assemble("fedtsp_global", {**ONE_KIND, "algorithm.lambda": 2}).algorithm
     features, labels = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
     output = ClassifierOutput(features, torch.zeros(1, 2))
-    down = ModelWithText(weights={}, vectors=torch.eye(2), tau=0.5)
+    down = FedTSPGlobal.down(model={}, vectors=torch.eye(2), tau=0.5)
     local = LocalContext(None, None, ClientState({}), down)
     found = algorithm.loss(output, Batch(Pixels(features), labels), local)
     assert found.item() == pytest.approx(0.693147 + 2 * 0.513015, abs=1e-5)

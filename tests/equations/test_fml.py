@@ -29,7 +29,7 @@ def test_gradients_of_each_model_are_clipped_to_the_bound(assemble):
     state = method.init_client(client)
     down = method.downlink(method.init_server(server), [1], server)[1]
     sent, kept = method.client_update(client, state, down)
-    for before, after in ((state.model, kept.model), (down.weights, sent.weights)):
+    for before, after in ((state.model, kept.model), (down.model, sent["model"])):
         moved = torch.cat([(after[name] - before[name]).flatten() for name in before]).norm()
         assert float(moved) == pytest.approx(0.05 * 1e-3, rel=1e-3)  # one step of lr 0.05
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from clips import gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
+from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
 
@@ -19,7 +19,7 @@ def loss_and_model(assemble, **hparams):
     client, start = empty_client(assembly), initial_prompts(assembly)
     model = client.load({"context": start["context"] + noise(*start["context"].shape)})
     batch = Batch(ImageFeatures(noise(6, model.clip.dim)), torch.arange(6))
-    local = LocalContext(client, model, ClientState({}), GlobalPrompts(start))
+    local = LocalContext(client, model, ClientState({}), PromptAveraging.down(start))
     return loss_of(assembly, local, batch), model, batch
 
 

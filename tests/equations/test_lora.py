@@ -9,7 +9,7 @@ import torch
 from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import initial_prompts
 
-from fedray.algorithms.averaging.fedavg import TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.flexlora import truncated
 from fedray.algorithms.prompts.lora import LowRankClip, product
 from fedray.core import total_of
@@ -47,7 +47,7 @@ def uploads(assembly, ranks):
         like = initial_prompts(assembly, client)
         factors = {n: noise(*t.shape, seed=client + 5) for n, t in like.items()}
         assert factors["b.text"].shape[-1] == rank
-        sent[client] = TrainedModel(factors, samples)
+        sent[client] = FedAvg.up(factors, samples)
     return sent
 
 
@@ -69,11 +69,11 @@ def test_products_are_averaged_and_cut_to_the_rank_of_each_client(assemble, rank
             for part in range(3):
                 mean = 0.0
                 for client, weight in ((0, 0.25), (1, 0.75)):
-                    a, b = (sent[client].weights[f"{n}.{tower}"][block, part] for n in "ab")
+                    a, b = (sent[client].model[f"{n}.{tower}"][block, part] for n in "ab")
                     mean = mean + weight / sqrt(ranks[client]) * b.double() @ a.double()
                 u, s, v = torch.linalg.svd(mean)
                 for client, rank in enumerate(ranks):
-                    down = downs[client].weights
+                    down = downs[client].model
                     a, b = (down[f"{n}.{tower}"][block, part] for n in "ab")
                     assert a.shape[0] == b.shape[1] == rank
                     expected = (u[:, :rank] * s[:rank]) @ v[:rank]

@@ -12,7 +12,7 @@ from fedray.algorithms.distillation.feddf import FedDF
 from fedray.algorithms.distillation.feddistill import ClassOutputs, FedDistill
 from fedray.algorithms.mean import weighted_mean
 from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
-from fedray.algorithms.prompts.fedmgp import SelectedGroups, rank_mean
+from fedray.algorithms.prompts.fedmgp import FedMGP, rank_mean
 
 CLIENTS, HEADS = 300, 20
 VALUES = torch.randn(CLIENTS, 2, 3, generator=torch.Generator().manual_seed(0)) * 100
@@ -37,7 +37,7 @@ def of_mapping():
 
 
 def of_groups():
-    sent = {k: SelectedGroups({"text": values}, 1) for k, values in enumerate(VALUES)}
+    sent = {k: FedMGP.up({"text": values}, 1) for k, values in enumerate(VALUES)}
     return rank_mean(dict.fromkeys(range(CLIENTS), 1 / CLIENTS), sent)["text"]
 
 

@@ -10,7 +10,7 @@ import torch
 from tensors import CPU, same
 from torch import nn
 
-from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
@@ -48,9 +48,9 @@ def step(images: int = 1, lr: float = 0.02, **hparams):
     data = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
     client = Client(0, 1, setting, data, "point", Skeleton(Point()), dict, torch.device("cpu"))
     method = Quadratic(PFedMe.HParams(**hparams), setting)
-    sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}))
-    assert sent.samples == images
-    return sent.weights["p"], state.model["p"]
+    sent, state = method.client_update(client, ClientState({}), FedAvg.down({"p": W.clone()}))
+    assert sent["samples"] == images
+    return sent["model"]["p"], state.model["p"]
 
 
 def test_inner_steps_end_at_the_proximal_point_and_the_outer_step_goes_towards_it():
@@ -71,8 +71,8 @@ def test_one_inner_step_is_one_gradient_step():
 def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
     method = PFedMe(PFedMe.HParams(beta=beta), SimpleNamespace())
     uplinks = {
-        0: TrainedModel({"p": torch.tensor(4.0), "v": torch.tensor(1.0)}, 30),
-        1: TrainedModel({"p": torch.tensor(8.0), "v": torch.tensor(3.0)}, 10),
+        0: FedAvg.up({"p": torch.tensor(4.0), "v": torch.tensor(1.0)}, 30),
+        1: FedAvg.up({"p": torch.tensor(8.0), "v": torch.tensor(3.0)}, 10),
     }
     state = {"model": {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}}
     model = torch.nn.Module()

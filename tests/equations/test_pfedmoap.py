@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from prompting import empty_client, initial_prompts
 
-from fedray.algorithms.prompts.pfedmoap import ExpertPrompts, nearest_prompts
+from fedray.algorithms.prompts.pfedmoap import PFedMoAP, nearest_prompts
 from fedray.core import ClientState
 
 SHORT = {"algorithm.length": 4}
@@ -39,10 +39,10 @@ def test_a_round_begins_with_the_mean_prompt_and_a_test_with_the_own(assemble):
     client, method = empty_client(assembly, (0, 1)), assembly.algorithm
     initial = initial_prompts(assembly)
     mean, own = torch.ones(4, 16), torch.zeros(4, 16)
-    down = ExpertPrompts({"context": mean}, mean[None][:0])
+    down = PFedMoAP.down({"context": mean}, mean[None][:0])
     state = ClientState({**initial, "context": own})
     assert torch.equal(method.begin(client, state, down).model.context, own)
     upload, _ = method.client_update(client, state, down)
-    torch.testing.assert_close(upload.weights["context"], mean, rtol=0, atol=1e-5)
+    torch.testing.assert_close(upload["model"]["context"], mean, rtol=0, atol=1e-5)
     new = method.init_client(client)
     assert torch.equal(method.begin(client, new, down).model.context, mean)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference import ReferenceClient, initial_model, set_parameters, supervised
 
-from fedray.algorithms.averaging.scaffold import ControlledModel, ControlledUpdate
+from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core.privacy import clip_update
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -67,7 +67,7 @@ def test_eq3_eq4_eq5_three_rounds_agree_with_a_straight_loop(run, lr_server):
 def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
     method = assemble("scaffold", ONE_KIND).algorithm
     uplinks = {
-        client: ControlledUpdate({"w": torch.tensor([w])}, 9, {"w": torch.tensor([moved])})
+        client: Scaffold.up({"w": torch.tensor([w])}, 9, {"w": torch.tensor([moved])})
         for client, w, moved in [(0, 2.0, 4.0), (3, 6.0, 8.0)]
     }
     state = {"model": {"w": torch.tensor([1.0])}, "control": {"w": torch.tensor([0.5])}}
@@ -77,11 +77,11 @@ def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
 
 
 def test_clipping_measures_the_change_of_the_variate_from_zero():
-    down = ControlledModel({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
-    small = ControlledUpdate({"w": torch.tensor([1.3])}, 9, {"w": torch.tensor([0.4])})
+    down = Scaffold.down({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
+    small = Scaffold.up({"w": torch.tensor([1.3])}, 9, {"w": torch.tensor([0.4])})
     assert clip_update(small, down, 0.5) is small
     clipped = clip_update(small, down, 0.05)
-    torch.testing.assert_close(clipped.weights["w"], torch.tensor([1.03]))
+    torch.testing.assert_close(clipped.model["w"], torch.tensor([1.03]))
     torch.testing.assert_close(clipped.change["w"], torch.tensor([0.04]))
 
 

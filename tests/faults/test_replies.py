@@ -15,7 +15,7 @@ import small_runs
 import torch
 from small_runs import ROUND, VICTIM
 
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
 from fedray.errors import ClientError
 from fedray.runtime.assembly import Assembly
@@ -68,7 +68,7 @@ class BadFedAvg(FedAvg):
     class HParams(FedAvg.HParams):
         bad: str = ""
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[FedAvg.up, ClientState]:
         up, after = super().finish(local, trained)
         client = local.client
         if not self.hp.bad or (client.id, client.round) != (VICTIM, ROUND):

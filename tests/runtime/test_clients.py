@@ -16,7 +16,7 @@ from answers import run_tests
 from rounds import step_of
 from tensors import CPU, same
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import ClientState, Flat, Payload, Sums, total_of, weighed
 from fedray.errors import ClientError
 from fedray.models import saved_buffers
@@ -349,7 +349,7 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(two_steps):
                 F.cross_entropy(model(batch.inputs).logits, batch.labels).backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
         made.append({name: gradient.clone() for name, gradient in gradients.items()})
-        return TrainedModel(gradients | dict(saved_buffers(model)), len(client.train)), state
+        return FedAvg.up(gradients | dict(saved_buffers(model)), len(client.train)), state
 
     for (reply, _), own in zip(two_steps(update), made, strict=True):
         assert same({name: reply.uplink.weights[name] for name in own}, own)
@@ -358,7 +358,7 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(two_steps):
 def test_a_sparse_upload_of_a_group_is_refused_like_any_other(two_steps):
     def update(client, state, down):
         weights = {name: tensor.to_sparse() for name, tensor in down.weights.items()}
-        return TrainedModel(weights, len(client.train)), state
+        return FedAvg.up(weights, len(client.train)), state
 
     with pytest.raises(ClientError, match=r"\(torch\.sparse_coo\), expected a dense one$"):
         two_steps(update)
@@ -388,7 +388,7 @@ def test_what_a_payload_derives_from_its_fields_is_no_other_field(
     monkeypatch.setattr(Payload, "types", dict(Payload.types))
 
     @dataclass(frozen=True)
-    class Summed(TrainedModel):
+    class Summed(FedAvg.up):
         @cached_property
         def total(self):
             return sum(float(tensor.sum()) for tensor in self.weights.values())
@@ -435,7 +435,7 @@ def test_a_step_that_writes_into_what_it_reads_is_named(
         return begin(method, client, ClientState({}), down)
 
     monkeypatch.setattr(type(made.algorithm), "begin", begun)
-    runtime, down = GroupRunner(made, CPU), GlobalModel(weights())
+    runtime, down = GroupRunner(made, CPU), FedAvg.down(weights())
     members = [Member(c, ClientState(weights(), {"seen": weights()}), down) for c in range(3)]
     place += r"\.head\.bias\)" if form is dict else r"\)"
     with pytest.raises(ClientError, match=rf"^client 1,.* wrote into {place}.*change a copy"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tensors import same
 
-from fedray.algorithms.averaging.fedavg import TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import ClientState
 from fedray.federation import Reply
 from fedray.runtime.messages import SMALL, Message, from_message, to_message
@@ -15,7 +15,7 @@ from fedray.storage.run import Traffic
 def reply(numbers: int) -> Reply:
     weights = {"w": torch.randn(numbers), "b": torch.tensor(3)}
     traffic = Traffic({"weights": numbers}, {"weights": 4 * numbers})
-    return Reply(TrainedModel(weights, 7), traffic, 0.5, {"seen": 1.0})
+    return Reply(FedAvg.up(weights, 7), traffic, 0.5, {"seen": 1.0})
 
 
 def check(after: Reply, before: Reply) -> None:

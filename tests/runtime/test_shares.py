@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
+from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Sums, Total
 from fedray.runtime import shares
 from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
@@ -75,7 +75,7 @@ def test_no_division_changes_a_bit(count: int, workers: int, most: int, chance: 
 def test_clients_that_are_summed_together_hold_few_states(assemble, monkeypatch, most):
     made = assemble("fedproto", {"model.group": "cnn2"})
     monkeypatch.setattr(shares, "HELD_TOGETHER", most * made.model_numbers)
-    down = dict.fromkeys(range(100), GlobalPrototypes(torch.zeros(10, 8), torch.ones(10).bool()))
+    down = dict.fromkeys(range(100), FedProto.down(torch.zeros(10, 8), torch.ones(10).bool()))
     groups = shares.groups_of_step(made, "client_update", down, is_summed=True)
     assert most / 2 <= max(map(len, groups)) <= most
     assert [client for group in groups for client in group] == [*range(100)]

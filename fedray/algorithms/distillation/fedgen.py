@@ -121,8 +121,7 @@ class FedGen(HeadAveraging):
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         if exchange.server.round in self.setting.phases:
             state = {**state, "counts": {}}
-        state = self._collect_counts(state, exchange)
-        return {**state, **super().round(state, exchange)}
+        return super().round(self._collect_counts(state, exchange), exchange)
 
     def _collect_counts(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]

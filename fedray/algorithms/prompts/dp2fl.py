@@ -195,8 +195,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         """Exchange new validation images, then run the round."""
         if exchange.server.round in self.setting.phases:  # the images V_k have changed
             state = {**state, "validation": {}}
-        state = self._exchange_validation(state, exchange)
-        return {**state, **super().round(state, exchange)}
+        return super().round(self._exchange_validation(state, exchange), exchange)
 
     def _exchange_validation(
         self, state: core.ServerState, exchange: core.Exchange

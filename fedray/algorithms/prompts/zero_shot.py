@@ -9,9 +9,10 @@ arXiv:2103.00020.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
-from pydantic import field_validator
+from pydantic import AfterValidator
 from torch import Tensor
 
 from fedray.core import PromptMethod, method
@@ -41,25 +42,27 @@ class ZeroShotClip(PromptedClip):
         return self.fixed_texts(self.template)
 
 
+def _with_one_placeholder(value: str) -> str:
+    if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
+        raise ValueError(
+            f"'{value}' must have {{}} once, for the class name, and no other braces; for "
+            f"example '{PHOTO}'"
+        )
+    return value
+
+
+Template = Annotated[str, AfterValidator(_with_one_placeholder)]
+
+
 @method("zero_shot", "Zero-shot CLIP", "Radford et al., ICML 2021, arXiv:2103.00020")
 class ZeroShot(PromptMethod):
     """CLIP without trained prompts."""
 
     travels = "nothing"
 
-    template: str = PHOTO
+    template: Template = PHOTO
     """Text of a class, with {} for its name; CLIP's templates differ by data set, for example
     "a photo of a {}, a type of flower."."""
-
-    @field_validator("template")
-    @classmethod
-    def _has_one_placeholder(cls, value: str) -> str:
-        if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
-            raise ValueError(
-                f"'{value}' must have {{}} once, for the class name, and no other braces; for "
-                f"example '{PHOTO}'"
-            )
-        return value
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         return ZeroShotClip(clip, class_names, self.template)

@@ -8,7 +8,8 @@ import pytest
 from clips import CONFIG, save_clip
 
 from fedray.__main__ import main
-from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes, LocalPrototypes
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing
+from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import algorithms
 from fedray.models.clip import load_clip
 from fedray.results.analyses.parameters import costs
@@ -131,8 +132,8 @@ def test_the_table_has_80_columns_and_json_the_same_numbers(capsys):
     text = " ".join(" ".join(lines).split())
     learned = text.partition("- the server and eavesdroppers learn: ")[2]
     of_server, _, of_others = learned.partition("- other clients and eavesdroppers learn: ")
-    assert LocalPrototypes.reveals() in of_server
-    assert GlobalPrototypes.reveals() in of_others
+    assert PrototypeSharing.up.reveals() in of_server
+    assert FedProto.down.reveals() in of_others
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["side"] for each in found] == ["client (mlp)", "client (cnn2)", "server"]
