@@ -212,7 +212,7 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
-    predicted = run_tests(runtime, [0]).counts[0, 0, 2]
+    predicted = run_tests(runtime, [0])[0, 0, 2]
     assert predicted[:2].sum() == 0 < predicted.sum()
 
 
