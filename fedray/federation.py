@@ -466,8 +466,9 @@ class RoundExchange(Exchange):
 def pass_down(gate: Gate, down: Downlinks) -> tuple[dict[int, Payload | None], list[Traffic]]:
     """Pass every distinct download through the gate once; return all downloads and their sizes."""
     passed: dict[int, tuple[Payload | None, Traffic]] = {id(None): (None, NO_TRAFFIC)}
-    for payload in down.values():
-        if payload is not None and id(payload) not in passed:
-            passed[id(payload)] = gate.down(payload)
-    sizes = [passed[id(payload)][1] for payload in down.values()]
-    return {client: passed[id(payload)][0] for client, payload in down.items()}, sizes
+    keys = [*map(id, down.values())]
+    for key, payload in zip(keys, down.values(), strict=True):
+        if payload is not None and key not in passed:
+            passed[key] = gate.down(payload)
+    payloads = {client: passed[key][0] for client, key in zip(down, keys, strict=True)}
+    return payloads, [passed[key][1] for key in keys]
