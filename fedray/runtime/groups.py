@@ -13,7 +13,7 @@ from fedray import core
 from fedray.counts import Tally, counted
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
-from fedray.evaluation.testing import TESTS
+from fedray.evaluation.testing import run_test
 from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.contexts import Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
@@ -183,8 +183,9 @@ class GroupRunner(StepContexts):
             with of_clients(*clients), self.isolation.step(self.seed(name, first.client)):
                 before = generators(self.device) if is_shared else None
                 given = self.given(context, first.state, first.down)
-                arguments = context, given.state, given.down, splits
-                counts = TESTS[name](self.assembly.algorithm, *arguments)
+                counts = run_test(
+                    name, self.assembly.algorithm, context, given.state, given.down, splits
+                )
                 given.check()
                 if before is None or generators(self.device) == before:
                     return [counts]
