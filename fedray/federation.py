@@ -32,7 +32,7 @@ from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserErro
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metrics, measure
-from fedray.evaluation.protocols import Analysed, Analysis, CrossEvaluated, HasGlobalModel
+from fedray.evaluation.protocols import Analysed, Analysis, CrossEvaluated, has_global_model
 from fedray.evaluation.splits import OWN
 from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED
@@ -179,7 +179,6 @@ class Federation:
     def __post_init__(self) -> None:
         """Look up the method's optional features once, because protocols are slow to check."""
         method = self.algorithm
-        self._with_global_model = method if isinstance(method, HasGlobalModel) else None
         self._cross_evaluated = method if isinstance(method, CrossEvaluated) else None
         self._analysed = method if isinstance(method, Analysed) else None
 
@@ -256,16 +255,13 @@ class Federation:
     ) -> tuple[Round, Snapshot]:
         """Test the clients if a test is due; return the round's record and snapshot."""
         number, facts = exchange.round, self.plan.facts_at(exchange.round)
-        tests: dict[str, Any] = {}
-        analysis = Analysis()
         if is_evaluated := self.plan.is_evaluated(number):
             state = self.algorithm.give(state, exchange)
         snapshot = Snapshot(number, make_contiguous(state))
-        numbers = self._numbers(exchange)
-        if is_evaluated:
-            tests = self._evaluate(exchange, state, facts)
-            if self._analysed is not None:
-                analysis = self._analysed.analyse(state, exchange.server)
+        numbers, analysis = self._numbers(exchange), Analysis()
+        tests = self._evaluate(exchange, state, facts) if is_evaluated else {}
+        if is_evaluated and self._analysed is not None:
+            analysis = self._analysed.analyse(state, exchange.server)
         evaluated = Evaluated(facts, joined=exchange.everyone, numbers=numbers, **tests)
         metrics = measure(evaluated)
         add_declared(metrics, analysis.metrics, type(self.algorithm))
@@ -309,9 +305,9 @@ class Federation:
             Fields of `Evaluated`.
         """
         number, server, test = exchange.round, exchange.server, self.executor.test
-        tests: dict[str, Any] = {"counts": self._own_tests(exchange, state, facts)}
-        if self._with_global_model is not None:
-            tests["has_global_model"] = self._with_global_model.has_global_model(state)
+        counts = self._own_tests(exchange, state, facts)
+        is_common = has_global_model(self.algorithm, state)
+        tests: dict[str, Any] = {"counts": counts, "has_global_model": is_common}
         if self._cross_evaluated is not None:
             models = self._cross_evaluated.cross_evaluations(state, server)
             tests["cross_evaluations"] = {

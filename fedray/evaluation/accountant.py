@@ -79,7 +79,7 @@ class Accountant:
     def _bound(self, releases: Releases) -> float:
         """Return the smaller of two bounds; in local mode, each upload identifies its client."""
         known, rounds = self._without_sampling(releases), releases.rounds
-        if self.mode == "local" or all(sample == of for sample, of, _ in rounds):
+        if self.mode != "central" or all(sample == of for sample, of, _ in rounds):
             return known
         return min(known, sampled_epsilon(self.sigma, tuple(sorted(rounds.items())), self.delta))
 

@@ -11,7 +11,7 @@ from fedray.core import Algorithm
 from fedray.data.federated import DOMAIN, GLOBAL_TEST
 from fedray.evaluation.answers import Answers, Floats, shares
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
-from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
+from fedray.evaluation.protocols import CrossEvaluated
 from fedray.evaluation.splits import OWN
 from fedray.storage.metric import VALIDATION, Metric
 
@@ -26,7 +26,7 @@ class GlobalAccuracy(Measure):
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
         """Return True for methods that may have one model for all clients."""
-        return issubclass(method, HasGlobalModel) and method.one_model
+        return method.one_model
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.has_global_model or not evaluated.tested:
@@ -275,12 +275,12 @@ class Dice(Measure):
         names, tested = evaluated.facts.dense_classes, evaluated.tested
         if not names or not tested:
             return {}
-        means = _dice(tested)
-        values = {f"dice_{name}": float(mean) for name, mean in zip(names, means, strict=True)}
-        values["dice"] = _foreground(means)
+        dice = _dice(tested)
+        values = {f"dice_{name}": float(value) for name, value in zip(names, dice, strict=True)}
+        values["dice"] = _mean(dice[1:])  # without the background
         for domain, clients in evaluated.facts.domains.items():
             if of_domain := tested.of(clients):
-                values[f"dice_in_{domain}"] = _foreground(_dice(of_domain))
+                values[f"dice_in_{domain}"] = _mean(_dice(of_domain)[1:])
         return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
@@ -291,12 +291,8 @@ def _dice(answers: Answers) -> Floats:
     return np.array([_mean(column) for column in dice.T])
 
 
-def _foreground(by_class: Floats) -> float:
-    """Return the mean without class 0, the background."""
-    return _mean(by_class[1:])
-
-
 def _mean(values: Floats) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     numbers = values[~np.isnan(values)]
     return float(numbers.mean()) if len(numbers) else float("nan")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -216,18 +217,14 @@ def check_domains(names: Sequence[str]) -> None:
         UserError: for the first such domain.
     """
     declared = [metric.name for metric in declared_metrics()]
-    owners = {name: "another metric" for name in declared if "{" not in name}
-    for template, domain in product(declared, names):
-        if "{domain}" not in template:
-            continue
-        name, owner = (
-            template.replace("{domain}", domain),
-            f"a metric of the domain {shown(domain)}",
-        )
-        if owners.setdefault(name, owner) != owner:
+    templates = [name for name in declared if "{domain}" in name]
+    by_domain = {d: [template.replace("{domain}", d) for template in templates] for d in names}
+    times = Counter(chain(declared, *by_domain.values()))
+    for domain, own in by_domain.items():
+        if taken := [name for name in own if times[name] > 1]:
             raise UserError(
-                f"the metric of the domain {shown(domain)} would be '{name}', the name of "
-                f"{owners[name]}; rename the domain"
+                f"the metric of the domain {shown(domain)} would be '{taken[0]}', the name of "
+                "another metric; rename the domain"
             )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedray import core
 from fedray.errors import NotFinite
 from fedray.evaluation.answers import Counts, count_answers
-from fedray.evaluation.protocols import ClassSubset, FineTuned
+from fedray.evaluation.protocols import FineTuned
 from fedray.evaluation.splits import HeldOut
 from fedray.models import head_tensors
 
@@ -108,20 +108,10 @@ def counts_of(
     local.model.eval()
     for number, split in enumerate(splits):
         sizes, classes = split.sizes or [len(split.passes[0])], split.classes
-        with _among(classes, local):
-            for batch, owners in _batches(client, split.passes, sizes):
-                logits = algorithm.predict(local.model(batch.inputs), local)
-                expected = *batch.labels.shape, len(classes)
-                if logits.shape != expected:
-                    raise ValueError(
-                        f"{type(algorithm).__name__}.predict returned logits of shape "
-                        f"{list(logits.shape)}, expected {list(expected)}: one row per image (or "
-                        "pixel) and one column per class"
-                    )
-                largest = torch.maximum(largest, logits.amax())
-                labels = batch.labels - classes.start
-                found = count_answers(logits, labels, owners, len(sizes), k)
-                counts[:, number, :, : len(classes)] += found
+        for logits, labels, owners in _predictions(algorithm, local, split, sizes):
+            largest = torch.maximum(largest, logits.amax())
+            found = count_answers(logits, labels - classes.start, owners, len(sizes), k)
+            counts[:, number, :, : len(classes)] += found
     if not float(largest) < math.inf:  # NaN or +inf; -inf means that a method excludes a class
         raise NotFinite(
             f"the tested model's logits contain {float(largest)}; lower lr (now "
@@ -130,21 +120,23 @@ def counts_of(
     return np.asarray(counts.cpu().numpy())
 
 
-def _batches(
-    client: core.Client, passes: Sequence[core.Samples], sizes: Sequence[int]
-) -> Iterator[tuple[core.Batch, Tensor]]:
-    """Yield batches of images of several clients, and the owner of each label in a batch."""
-    labels = torch.tensor(sizes) * passes[0].labels_per_image
+def _predictions(
+    algorithm: core.Algorithm, local: core.LocalContext, split: HeldOut, sizes: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield logits, labels and the owner of each label, batch by batch."""
+    client, model, classes = local.client, cast("Any", local.model), split.classes
+    labels = torch.tensor(sizes) * split.passes[0].labels_per_image
     owners, done = torch.repeat_interleave(labels).to(client.device), 0
-    for batch in chain.from_iterable(map(client.batches, passes)):
-        count = batch.labels.shape[0]
-        yield batch, owners[done : done + count]
-        done += count
-
-
-def _among(classes: range, local: core.LocalContext) -> AbstractContextManager[None]:
-    """Let the model predict among some classes."""
-    if classes == range(local.client.setting.num_classes):
-        return nullcontext()
-    assert isinstance(local.model, ClassSubset)
-    return local.model.class_subset(classes)
+    is_usual = classes == range(client.setting.num_classes)
+    with nullcontext() if is_usual else model.class_subset(classes):
+        for batch in chain.from_iterable(map(client.batches, split.passes)):
+            logits = algorithm.predict(model(batch.inputs), local)
+            count = batch.labels.shape[0]
+            if logits.shape != (count, len(classes)):
+                raise ValueError(
+                    f"{type(algorithm).__name__}.predict returned logits of shape "
+                    f"{list(logits.shape)}, expected {[count, len(classes)]}: one row per image "
+                    "(or pixel) and one column per class"
+                )
+            yield logits, batch.labels, owners[done : done + count]
+            done += count
