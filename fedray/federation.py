@@ -195,7 +195,6 @@ class Federation:
     def retest(self, snapshot: Snapshot) -> Round:
         """Repeat the test after a round, without training or counting traffic."""
         self.snapshot = snapshot
-        self.tested.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
 
@@ -389,9 +388,7 @@ class RoundExchange(Exchange):
         gate, executor = self._federation.gate, self._federation.executor
         name, reached = self._send(step, down)
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
-        uploads = self._collect(replies)
-        if any(map(has_covered, uploads.values())):
-            self._note_noise(step, reached)
+        uploads = self._collect(step, reached, replies)
         return gate.release(uploads, round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
@@ -403,9 +400,7 @@ class RoundExchange(Exchange):
         if not reached:
             return Total()
         replies, total = executor.run("sum", name, self.round, reached)
-        self._collect(replies)
-        if total:
-            self._note_noise(step, reached)
+        self._collect(step, reached, replies, total)
         if gate.privacy is None:
             return total
         return gate.release_total(total, algorithm.summand, round_=self.round, step=name)
@@ -429,22 +424,26 @@ class RoundExchange(Exchange):
         name = f"{step}/{before + 1}" if before else step
         return name, {c: payload for c, payload in passed.items() if c not in self.absent}
 
-    def _collect(self, replies: Mapping[int, Reply]) -> dict[int, Payload]:
+    def _collect(
+        self,
+        step: str,
+        reached: Downlinks,
+        replies: Mapping[int, Reply],
+        total: Total | None = None,
+    ) -> dict[int, Payload]:
         """Note replies; return the uploads, sorted by client, which the method alone keeps."""
+        federation, privacy = self._federation, self._federation.gate.privacy
         replies = dict(sorted(replies.items()))
         self.replied = set(replies)
         self.replies += replies.items()
-        self._federation.tested -= self.replied
+        federation.tested -= self.replied
         uploads = {c: reply.uplink for c, reply in replies.items() if reply.uplink is not None}
         for reply in replies.values():
             reply.uplink = None
-        return uploads
-
-    def _note_noise(self, step: str, reached: Mapping[int, Any]) -> None:
-        """Note a call whose uploads have fields that noise covers."""
-        privacy = self._federation.gate.privacy
-        if privacy is not None and privacy.noise_multiplier > 0:
+        has_noise = privacy is not None and privacy.noise_multiplier > 0
+        if has_noise and (total or any(map(has_covered, uploads.values()))):
             self.noised.append((step, [*reached]))
+        return uploads
 
     def client_costs(self) -> dict[str, Any]:
         """Return uploads, time and work of the clients' steps, as fields of a `Round`."""

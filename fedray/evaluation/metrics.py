@@ -232,11 +232,8 @@ def lacks(method: type[Algorithm], name: str) -> bool:
     """Return True if a number exists, but only for methods of another kind."""
     name = name.removeprefix(VALIDATION)
     measures = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
-    return (
-        bool(measures)
-        and find_metric(name, analysis_metrics(method)) is None
-        and not any(entry.applies_to(method) for entry in measures)
-    )
+    is_measured = not measures or any(entry.applies_to(method) for entry in measures)
+    return not is_measured and find_metric(name, analysis_metrics(method)) is None
 
 
 def check_spelling(method: type[Algorithm], name: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedray.core import Algorithm, Downlinks, LocalContext, Server, ServerState
+from fedray.core import Algorithm, Downlinks, Server, ServerState
 from fedray.storage.metric import Metric
 
 
@@ -33,14 +33,6 @@ class CrossEvaluated(Protocol):
         Each model is given by downloads, which replace the clients' own ones for a test on their
         test splits. The metric is the mean over the models of the accuracy on all these images.
         """
-
-
-@runtime_checkable
-class FineTuned(Protocol):
-    """A method that defines how its models are fine-tuned after the last round."""
-
-    def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
-        """Train for `finetune_epochs` epochs; yield the context to test after each epoch."""
 
 
 @dataclass(frozen=True)

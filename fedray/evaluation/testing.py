@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -16,7 +17,6 @@ from torch import Tensor
 from fedray import core
 from fedray.errors import NotFinite
 from fedray.evaluation.answers import Counts, count_answers
-from fedray.evaluation.protocols import FineTuned
 from fedray.evaluation.splits import HeldOut
 from fedray.models import head_tensors
 
@@ -56,22 +56,21 @@ def run_test(
     counts = counts_of(algorithm, local, splits)
     if name == "evaluate":
         return counts
-    if isinstance(algorithm, FineTuned):
-        epochs = algorithm.fine_tune(local)
-    else:
-        assert isinstance(algorithm, core.LocalTraining)
-        epochs = fine_tune_head(algorithm, local)
-    return np.stack([counts, *(counts_of(algorithm, tuned, splits) for tuned in epochs)], axis=1)
+    fine_tune = getattr(algorithm, "fine_tune", partial(fine_tune_head, algorithm))
+    tuned = [counts_of(algorithm, after_epoch, splits) for after_epoch in fine_tune(local)]
+    return np.stack([counts, *tuned], axis=1)
 
 
 def fine_tune_head(
-    algorithm: core.LocalTraining, local: core.LocalContext
+    algorithm: core.Algorithm, local: core.LocalContext
 ) -> Iterator[core.LocalContext]:
     """Train only the head with the method's loss, for `finetune_epochs` epochs; yield after each.
 
     The learning rate is the experiment's, not changed by a schedule. What a method does to
-    gradients in its rounds (SCAFFOLD's correction, FedKD's `clip_norm`) is not part of its loss.
+    gradients in its rounds (SCAFFOLD's correction, FedKD's `clip_norm`) is not part of its loss. A
+    method may replace this function by its own `fine_tune(local)`.
     """
+    assert isinstance(algorithm, core.LocalTraining)
     head, lr = head_tensors(local.model), algorithm.setting.training.lr
     for epoch in range(algorithm.setting.finetune_epochs):
         client = local.client.with_schedule(1 + epoch, epochs=1, lr=lr)
