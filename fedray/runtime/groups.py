@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-import numpy as np
-
 from fedray import core
 from fedray.counts import Tally, counted
 from fedray.evaluation.answers import Counts
@@ -18,7 +16,7 @@ from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.contexts import Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
 from fedray.runtime.printing import of_clients
-from fedray.runtime.shares import is_stacked
+from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
 
@@ -134,7 +132,7 @@ class GroupRunner(StepContexts):
         self,
         name: str,
         round_: int,
-        groups: Iterable[Sequence[int]],
+        groups: Sequence[Sequence[int]],
         firsts: Iterable[Member],
     ) -> Counts:
         """Run a test of `evaluation.testing` for groups of clients (`shares.groups_of_test`).
@@ -148,7 +146,7 @@ class GroupRunner(StepContexts):
             firsts: the first client of each group, with its state and download.
 
         Returns:
-            The counts of the clients, group after group.
+            The counts of the clients, sorted by client.
 
         Raises:
             ClientError: if the test of a client fails.
@@ -165,7 +163,7 @@ class GroupRunner(StepContexts):
         for _, same in groupby(zip(groups, firsts, strict=True), model):
             sharing, members = zip(*same, strict=True)
             parts += self._test(name, round_, sharing, members[0])
-        return np.concatenate(parts)
+        return by_client(groups, parts)
 
     def _test(
         self, name: str, round_: int, groups: Sequence[Sequence[int]], first: Member

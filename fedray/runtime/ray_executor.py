@@ -125,9 +125,9 @@ class RayExecutor:
         pending = groups_of_test(self._assembly, name, round_, down)
         if name == "evaluate" and self._is_quick(round_, pending):
             firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in pending)
-            return by_client(pending, [self._runtime.test(name, round_, pending, firsts)])
+            return self._runtime.test(name, round_, pending, firsts)
         downloads, losses = _put_once(down), Counter[int]()
-        groups, parts = list[Sequence[int]](), list[Counts]()
+        clients, parts = list[Sequence[int]](), list[Counts]()
         while pending:
             calls = self._send("test", name, round_, pending, down, downloads)
             pending, lost_workers = [], set[Any]()
@@ -140,9 +140,9 @@ class RayExecutor:
                     continue
                 text_log.show(texts)
                 self.device_bytes = max(self.device_bytes, used)
-                groups += call.groups
+                clients.append(sorted(call.clients))
                 parts.append(counts)
-        return by_client(groups, parts)
+        return by_client(clients, parts)
 
     @cached_property
     def _runtime(self) -> GroupRunner:

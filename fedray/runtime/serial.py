@@ -11,7 +11,7 @@ from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
-from fedray.runtime.shares import by_client, groups_of_step, groups_of_test
+from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 
 CLUSTER_KEYS = (
@@ -58,7 +58,7 @@ class SerialExecutor:
         """Run a test for every key of `down`; see `federation.Executor`."""
         groups = groups_of_test(self._assembly, name, round_, down)
         firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
-        return by_client(groups, [self._runtime.test(name, round_, groups, firsts)])
+        return self._runtime.test(name, round_, groups, firsts)
 
     @property
     def device_bytes(self) -> int:
