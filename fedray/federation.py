@@ -38,12 +38,7 @@ from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED
 from fedray.storage.run import Event, Round, Traffic, Work
 from fedray.storage.states import StateStore
-<<<<<<< HEAD
-from fedray.streams import Streams
 from fedray.trees import Snapshot, is_tree, make_contiguous
-=======
-from fedray.trees import Snapshot, make_contiguous
->>>>>>> main
 
 WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
@@ -228,17 +223,10 @@ class Federation:
                 if other is not None:
                     state = other(exchange)
                 else:
-<<<<<<< HEAD
                     state = self.snapshot.server
                     for step in (self.algorithm.give, self.algorithm.round):
                         state = _merged(state, step(state, exchange))
-            exchange.server_work = Work(*tally.take())
-            record, snapshot = self._finish(exchange, state, started)
-=======
-                    state = self.algorithm.give(self.snapshot.server, exchange)
-                    state = self.algorithm.round(state, exchange)
             record, snapshot = self._finish(exchange, state, Work(*tally.take()))
->>>>>>> main
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
@@ -267,34 +255,16 @@ class Federation:
     def _finish(
         self, exchange: RoundExchange, state: ServerState, server_work: Work
     ) -> tuple[Round, Snapshot]:
-<<<<<<< HEAD
-        is_evaluated = self.plan.is_evaluated(exchange.round)
-        if is_evaluated:
-            state = _merged(state, self.algorithm.give(state, exchange))
-        snapshot = Snapshot(exchange.round, make_contiguous(state))
-        spent = self._spent(exchange)
-        facts = self.plan.facts_at(exchange.round)
-        lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
-        evaluated = Evaluated(
-            facts, train_losses=exchange.train_losses, spent=spent, lr=lr, select=self.plan.select
-        )
-        analysis = Analysis()
-        if is_evaluated:
-            evaluated = self._evaluate(exchange, state, evaluated)
-            if self._analysed is not None:
-                analysis = self._analysed.analyse(state, exchange.server)
-=======
         """Test the clients if a test is due; return the round's record and snapshot."""
         number, facts = exchange.round, self.plan.facts_at(exchange.round)
         if is_evaluated := self.plan.is_evaluated(number):
-            state = self.algorithm.give(state, exchange)
+            state = _merged(state, self.algorithm.give(state, exchange))
         snapshot = Snapshot(number, make_contiguous(state))
         numbers, analysis = self._numbers(exchange), Analysis()
         tests = self._evaluate(exchange, state, facts) if is_evaluated else {}
         if is_evaluated and self._analysed is not None:
             analysis = self._analysed.analyse(state, exchange.server)
         evaluated = Evaluated(facts, joined=exchange.everyone, numbers=numbers, **tests)
->>>>>>> main
         metrics = measure(evaluated)
         add_declared(metrics, analysis.metrics, type(self.algorithm))
         add_metrics(metrics, _means([reply.reports for _, reply in exchange.replies]))
@@ -385,7 +355,6 @@ class Federation:
             yield pass_down(self.gate, self.algorithm.downlink(state, wave, server))[0]
 
 
-<<<<<<< HEAD
 def _merged(state: ServerState, after: Any) -> ServerState:
     """Return the server's state with the entries that a step returned in place of those before."""
     if not is_tree(after):
@@ -393,10 +362,7 @@ def _merged(state: ServerState, after: Any) -> ServerState:
     return {**state, **after}
 
 
-def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-=======
 def _means(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
->>>>>>> main
     """Return the mean of each reported number over the clients that reported it."""
     values: dict[str, list[float]] = {}
     for report in filter(None, reports):
