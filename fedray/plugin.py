@@ -1,9 +1,9 @@
 """The public names for authors of methods, models, data sources and metrics, at most 60.
 
-    from fedray.plugin import Batch, FedAvg, LocalContext, algorithms
+    from fedray.plugin import Batch, FedAvg, LocalContext, method
 
 Every other name of the package may change between releases. Register a class with the registry of
-its kind: `@algorithms.add`, `@architecture("name")`, `@sources.add`, ...
+its kind: `@method("name", "title", "paper")`, `@architecture("name")`, `@sources.add`, ...
 
 A method extends `Algorithm` or one of its partial implementations: `LocalTraining` (add a loss per
 batch), `FedAvg` (the same, and models are averaged), `SummingMethod` (add a server step on sums of
@@ -36,7 +36,6 @@ from fedray.core import (
     fit,
     gift,
     method,
-    payload_field,
     sent,
     step,
     weighed,
@@ -70,8 +69,8 @@ __all__ = [
     "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
     "gift", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
     "LocalTraining", "LossWeight", "Measure", "method", "Metric", "metrics", "NoParams",
-    "normalisation_tensors", "OfficialSplit", "Partition", "partitions", "Payload", "payload_field",
-    "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
-    "Schedule", "schedules", "sent", "Server", "ServerState", "Source", "sources", "step",
-    "SummingMethod", "TextEncoder", "Total", "Trained", "UserError", "weighed", "with_extra",
+    "normalisation_tensors", "OfficialSplit", "Partition", "partitions", "Payload", "Pixels",
+    "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row", "Schedule",
+    "schedules", "sent", "Server", "ServerState", "Source", "sources", "step", "SummingMethod",
+    "TextEncoder", "Total", "Trained", "UserError", "weighed", "with_extra",
 ]  # fmt: skip

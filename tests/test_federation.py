@@ -21,7 +21,7 @@ from fedray.core import (
     Privacy,
     SummingMethod,
     Total,
-    payload_field,
+    sent,
 )
 from fedray.errors import ClientError, Failure
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
@@ -32,11 +32,10 @@ from fedray.streams import Streams
 STEPS = ("first", "second")
 
 
-@dataclass(frozen=True)
 class Made(Payload):
     """Says in which round it was made."""
 
-    round: int = payload_field("statistics")
+    round = sent("statistics", number=int)
 
 
 class TwoSteps(Algorithm):
@@ -149,11 +148,10 @@ def test_without_any_upload_there_is_no_server_step():
     assert method.notes.got == []
 
 
-@dataclass(frozen=True)
 class Weighed(Payload):
     """Has a number that noise covers."""
 
-    weights: torch.Tensor = payload_field("weights")
+    weights = sent("weights", axes="n")
 
 
 class Twice(Algorithm):

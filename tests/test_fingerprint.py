@@ -12,13 +12,9 @@ from fedray.registry import registry, version_of
 
 CELL = """
 import functools, re, threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
-from pydantic import field_validator
-from fedray.core import Payload, payload_field
-from fedray.plugin import FedAvg, algorithms
+from fedray.plugin import FedAvg, sent
 
 FACTOR = 1.0
 TABLE = {"a": {1, 2}, "b": torch.ones(2)}
@@ -41,25 +37,17 @@ class Base(FedAvg):
     def scale(self):
         return 2
 
-@dataclass(frozen=True)
-class Sent(Payload):
-    weights: Mapping[str, torch.Tensor] = payload_field("weights", reveals="weights")
-
 def define(closure):
     class Mine(Base):
         name = "minecell"
         title = "Mine"
         paper = "-"
         travels = "models"
-        up = Sent
+        up = {"kept": sent("weights", "weights")}
+        mu: float = 0.5
 
-        class HParams(FedAvg.HParams):
-            mu: float = 0.5
-
-            @field_validator("mu")
-            @classmethod
-            def _check(cls, value):
-                return value + 0.0
+        def check(self):
+            assert self.mu >= 0
 
         @property
         def tau(self):
@@ -70,7 +58,7 @@ def define(closure):
             return (lambda y: y + 5)(x) + bias
 
         def loss(self, output, batch, local):
-            keys = [name for name in local.down.weights if PATTERN.search(name)]
+            keys = [name for name in local.down.model if PATTERN.search(name)]
             extra = TABLE["b"].sum() + HOLDER.size + cached(len(keys))
             return closure * helper(F.cross_entropy(output.logits, batch.labels)) + extra
 
@@ -90,9 +78,9 @@ CHANGES = [
     ("x + 1", "x + 2"),
     ("Holder(3)", "Holder(4)"),
     ("return 2", "return 3"),
-    ('payload_field("weights",', 'payload_field("statistics",'),
+    ('sent("weights",', 'sent("statistics",'),
     ("mu: float = 0.5", "mu: float = 0.25"),
-    ("value + 0.0", "abs(value)"),
+    ("mu >= 0", "mu > 0"),
     ("return 7", "return 8"),
     ("bias=1", "bias=2"),
     ("y + 5", "y + 6"),

@@ -51,8 +51,8 @@ def _payloads(payloads: PayloadTypes) -> list[str]:
 def _fields(payload: type[Payload]) -> str:
     """Return the fields of a payload with their kinds; exempt fields are in italics."""
     return ", ".join(
-        f"*{field.name}*" if field.kind in EXEMPT_KINDS else f"{field.name} ({field.kind})"
-        for field in payload.declared()
+        f"*{name}*" if field.kind in EXEMPT_KINDS else f"{name} ({field.kind})"
+        for name, field in payload.declared.items()
     )
 
 
@@ -60,7 +60,7 @@ def _modes(method: type[Algorithm]) -> str:
     """Return the modes of privacy that a method supports, in words."""
     if not method.uploads:
         return "not needed, since nothing is uploaded"
-    kinds = {field.kind for payload in method.uploads for field in payload.declared()}
+    kinds = {field.kind for payload in method.uploads for field in payload.declared.values()}
     if "images" in kinds:
         return "refused, since images are sent in the clear"
     choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}

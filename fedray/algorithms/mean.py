@@ -42,7 +42,7 @@ class Averaging(core.SummingMethod):
     @cached_property
     def combined(self) -> Mapping[str, str]:
         """How each field of an upload is combined, by name: "mean" or "sum"."""
-        return {field.name: field.combine for field in self.up.declared() if field.combine}
+        return {name: field.combine for name, field in self.up.declared.items() if field.combine}
 
     def weight(self, upload: Any) -> float:
         """Return n_k, the unnormalised weight of an upload; p_k = n_k / sum n_k."""

@@ -48,7 +48,6 @@ from fedray.core.payload import (
     PayloadTypes,
     count_of_samples,
     like_download,
-    payload_field,
     sent,
 )
 from fedray.core.privacy import Privacy, PrivacyMode

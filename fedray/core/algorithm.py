@@ -258,7 +258,7 @@ class Algorithm:
         Raises:
             ValueError: if the state lacks an entry.
         """
-        names = [] if self.down is None else [field.name for field in self.down.declared()]
+        names = [] if self.down is None else [*self.down.declared]
         if missing := sorted(set(names) - state.keys()):
             raise ValueError(
                 f"the server's state has no '{missing[0]}', which {self.name} sends down; return "

@@ -13,7 +13,7 @@ become the typed model `HParams`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import get_annotations
 from operator import attrgetter
 from typing import Any
@@ -58,49 +58,38 @@ def declare(cls: type[Any], root: type[Any]) -> None:
     """
     bases = [base for base in cls.__bases__ if issubclass(base, root)]
     for way in WAYS:
-        own = vars(cls).get(way, {})
-        extended = _most_derived([getattr(b, way) for b in bases if getattr(b, way) is not None])
-        if isinstance(own, Mapping) and (own or len(extended) > 1):
-            setattr(cls, way, _payload(cls, way, own, extended))
+        setattr(cls, f"own_{way}", vars(cls).get(way) or {})
+        fields: dict[str, Sent | None] = {}
+        for base in reversed(cls.__mro__):
+            fields |= vars(base).get(f"own_{way}", {})
+        declared = {name: field for name, field in fields.items() if field is not None}
+        inherited = getattr(super(cls, cls), way)
+        if way in vars(cls) or declared != (inherited.declared if inherited else {}):
+            setattr(cls, way, _payload(cls, way, declared))
     for name, function in vars(cls).items():
         for way in WAYS:
             own = getattr(function, way, None)
             if isinstance(own, Mapping):
-                setattr(function, way, _payload(cls, f"{name}.{way}", own, ()))
+                setattr(function, way, _payload(cls, f"{name}.{way}", own))
     for way, types in zip(WAYS, ("downloads", "uploads"), strict=True):
         steps = (vars(base).values() for base in cls.__mro__ if issubclass(base, root))
         parts = [getattr(cls, way), *(getattr(f, way, None) for fs in steps for f in fs)]
         kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
         setattr(cls, types, tuple(dict.fromkeys(kinds)))
-        for payload in getattr(cls, types):
-            payload.declared()
     if "HParams" not in vars(cls):
         cls.HParams = _parameters(cls, bases)
 
 
-def _most_derived(classes: Iterable[type[Any]]) -> tuple[type[Any], ...]:
-    """Return each class once, without those that others extend."""
-    found = dict.fromkeys(classes)
-    return tuple(c for c in found if not any(c is not o and issubclass(o, c) for o in found))
-
-
-def _payload(
-    owner: type[Any], place: str, fields: Mapping[str, Sent], bases: tuple[type[Any], ...]
-) -> type[Payload]:
-    """Return a payload class with these fields, which extend or replace those of the bases."""
-    declared = [
-        (name, one.form, dataclasses.field(metadata={"payload": one}))
-        for name, one in fields.items()
-    ]
+def _payload(owner: type[Any], place: str, fields: Mapping[str, Sent]) -> type[Payload]:
     named = {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{place}"}
-    return dataclasses.make_dataclass(
-        place, declared, bases=bases or (Payload,), frozen=True, namespace=named
-    )
+    made: type[Payload] = type(place, (Payload,), {**named, **fields})
+    return made
 
 
 def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
     """Return the hyper-parameters of the bases and those that a method declares."""
-    models = _most_derived(base.HParams for base in bases)
+    found: dict[type[Any], None] = dict.fromkeys(base.HParams for base in bases)
+    models = tuple(m for m in found if not any(m is not o and issubclass(o, m) for o in found))
     hints = {
         name: hint
         for name, hint in get_annotations(cls).items()

@@ -168,12 +168,11 @@ def _check_like(payload: Payload, down: Any) -> None:
 
     Fields are declared alike if their names, types and axes agree. Plain numbers are not compared.
     """
-    sent = down.declared() if isinstance(down, Payload) else ()
-    forms = {(field.name, field.form, field.axes) for field in sent}
-    for field in payload.declared():
-        holds_tensors = field.form not in (int, float)
-        if holds_tensors and (field.name, field.form, field.axes) in forms:
-            payload.require_like(field.name, getattr(down, field.name))
+    sent = down.declared if isinstance(down, Payload) else {}
+    for name, field in payload.declared.items():
+        other = sent.get(name)
+        if other and not field.number and (field.axes, None) == (other.axes, other.number):
+            payload.require_like(name, getattr(down, name))
 
 
 def _check_finite(payload: Payload) -> None:

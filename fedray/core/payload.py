@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeAlias,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -34,7 +21,6 @@ Kind: TypeAlias = Literal[
     "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_FORMS = (Tensor, Mapping, int, float)
 
 
 class BadPayload(FedrayError):
@@ -70,43 +56,13 @@ class Call:
 
 # --- declaration ---------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Sent:
-    """The declaration of what travels under one name; see `sent`."""
-
-    kind: Kind
-    reveals: str
-    axes: tuple[str, ...]
-    dtype: torch.dtype
-    form: Any
-    counters: bool
-    combine: str
-    check: Check | None
-    name: str = ""
-
-    def kind_of(self, path: Sequence[str], statistics: Collection[str]) -> Kind:
-        """Return the kind of a tensor in this field: a model's buffers are statistics."""
-        is_buffer = self.counters and bool(path) and path[-1] in statistics
-        return "statistics" if is_buffer else self.kind
-
-
-Check: TypeAlias = Callable[[Any, str, Call], None]
+Check: TypeAlias = "Callable[[Any, str, Call], None]"
 """Raises `BadPayload` unless a payload's field of this name fits the client's call."""
 
 
-def sent(
-    kind: Kind,
-    reveals: str = "",
-    axes: str = "",
-    *,
-    dtype: torch.dtype = torch.float32,
-    number: type[int | float] | None = None,
-    counters: bool = False,
-    combine: str = "",
-    check: Check | None = None,
-) -> Sent:
-    """Declare what travels under a name. The gate refuses values that do not fit the declaration.
+@dataclass(frozen=True)
+class Sent:
+    """The declaration of what travels under a name, written `sent`; the gate refuses what differs.
 
     Args:
         kind: the kind under which it is counted: "weights", "prototypes", ...
@@ -126,24 +82,31 @@ def sent(
     Raises:
         ValueError: if the kind is unknown.
     """
-    if kind not in KINDS:
-        raise ValueError(f"there is no kind '{kind}' of payload field.{nearest(kind, KINDS)}")
-    form: Any = number or (Tensor if axes else Mapping)
-    counters = counters or kind in ("weights", "prompts")
-    return Sent(kind, reveals, tuple(axes.split()), dtype, form, counters, combine, check)
+
+    kind: Kind
+    reveals: str = ""
+    axes: str = ""
+    _: KW_ONLY
+    dtype: torch.dtype = torch.float32
+    number: type[int | float] | None = None
+    counters: bool = False
+    combine: str = ""
+    check: Check | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            near = nearest(self.kind, KINDS)
+            raise ValueError(f"there is no kind '{self.kind}' of payload field.{near}")
+        if self.kind in ("weights", "prompts"):
+            object.__setattr__(self, "counters", True)
+
+    def kind_of(self, path: Sequence[str], statistics: Collection[str]) -> Kind:
+        """Return the kind of a tensor in this field: a model's buffers are statistics."""
+        is_buffer = self.counters and bool(path) and path[-1] in statistics
+        return "statistics" if is_buffer else self.kind
 
 
-def payload_field(
-    kind: Kind,
-    axes: str = "",
-    *,
-    dtype: torch.dtype = torch.float32,
-    reveals: str = "",
-    counters: bool = False,
-) -> Any:
-    """Declare a field of a payload class as `sent` does; its annotation says what it holds."""
-    declaration = sent(kind, reveals, axes, dtype=dtype, counters=counters)
-    return dataclasses.field(metadata={"payload": declaration})
+sent = Sent
 
 
 def count_of_samples(payload: Any, name: str, call: Call) -> None:
@@ -167,24 +130,32 @@ class Placed(NamedTuple):
 
     place: str
     kind: Kind
-    axes: tuple[str, ...]
+    axes: str
     value: Any
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Base class of all messages between server and clients.
+    """Base class of all messages between server and clients, frozen dataclasses.
 
-    A method declares its payloads as `down` and `up`; a class of its own is a frozen dataclass
-    whose fields are declared with `payload_field`. A field is a tensor, a mapping of named tensors
-    (nested or not), or a plain number.
+    Methods declare them as `down` and `up`. Every attribute that is `sent(...)` becomes a field: a
+    tensor, a mapping of named tensors (nested or not), or a plain number.
     """
 
     types: ClassVar[dict[str, type[Payload]]] = {}
     """All payload classes by full name, because two methods may use the same short name."""
 
+    declared: ClassVar[Mapping[str, Sent]] = {}
+    """The declarations of all fields, by name."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Sent)}
+        cls.declared = {**cls.declared, **own}
+        cls.__annotations__ = dict.fromkeys(own, Any)
+        for name in own:
+            delattr(cls, name)
+        dataclass(frozen=True)(cls)
         Payload.types[cls.full_name()] = cls
 
     @classmethod
@@ -193,23 +164,9 @@ class Payload:
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @classmethod
-    @cache
-    def declared(cls) -> tuple[Sent, ...]:
-        """Return the declarations of all fields.
-
-        Raises:
-            TypeError: if the class is no dataclass, or if a field has no declaration or a type that
-                cannot be checked and counted.
-        """
-        if "__dataclass_params__" not in vars(cls):
-            raise TypeError(f"{cls.__name__} is no dataclass: decorate it @dataclass(frozen=True)")
-        hints = get_type_hints(cls)
-        return tuple(_declared(cls, field, hints[field.name]) for field in dataclasses.fields(cls))
-
-    @classmethod
     def reveals(cls) -> str:
         """Return what a reader of the payload learns about clients, as a phrase."""
-        return "; ".join(dict.fromkeys(field.reveals for field in cls.declared() if field.reveals))
+        return "; ".join(dict.fromkeys(one.reveals for one in cls.declared.values() if one.reveals))
 
     def items(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
         """Yield every tensor and number with its place, including those within mappings.
@@ -217,14 +174,14 @@ class Payload:
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
-        for field in self.declared():
-            value = getattr(self, field.name)
+        for name, field in self.declared.items():
+            value = getattr(self, name)
             if is_tree(value):
                 for path, leaf in leaves(value):
                     kind = field.kind_of(path, statistics)
-                    yield Placed(".".join((field.name, *path)), kind, (), leaf)
+                    yield Placed(".".join((name, *path)), kind, "", leaf)
             else:
-                yield Placed(field.name, field.kind, field.axes, value)
+                yield Placed(name, field.kind, field.axes, value)
 
     def tensors(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
         """Yield every tensor with its place, as `items` does."""
@@ -242,28 +199,22 @@ class Payload:
                 return {name: mapped(field, v, (*path, name)) for name, v in value.items()}
             return value
 
-        return type(self)(**{f.name: mapped(f, getattr(self, f.name)) for f in self.declared()})
-
-    @classmethod
-    @cache
-    def names(cls) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the fields with tensors, and of those that are plain numbers."""
-        numbers = tuple(field.name for field in cls.declared() if field.form in (int, float))
-        return tuple(f.name for f in cls.declared() if f.name not in numbers), numbers
+        return type(self)(*[mapped(f, getattr(self, name)) for name, f in self.declared.items()])
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        values = vars(self)
-        return type(self), *[structure_of(values[name]) for name in self.names()[0]]
+        fields = zip(self.declared.values(), vars(self).values(), strict=True)
+        return type(self), *[structure_of(value) for field, value in fields if not field.number]
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
-        return tuple(getattr(self, name) for name in self.names()[1])
+        fields = zip(self.declared.values(), vars(self).values(), strict=True)
+        return tuple([value for field, value in fields if field.number])
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        values = vars(self)
-        return [block for name in self.names()[0] for block in tensor_blocks(values[name])]
+        values = [value for value in vars(self).values() if type(value) not in (int, float)]
+        return [block for value in values for block in tensor_blocks(value)]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.
@@ -271,26 +222,18 @@ class Payload:
         Args:
             function: copies a tensor, to another device, say; it gets whole vectors (`Flat`).
         """
-        values, (tensors, numbers) = vars(self), self.names()
-        fields = {name: map_blocks(function, values[name]) for name in tensors}
-        return type(self)(**fields, **{name: values[name] for name in numbers})
+        values = vars(self).values()
+        return type(self)(
+            *[v if type(v) in (int, float) else map_blocks(function, v) for v in values]
+        )
 
     # --- checks ----------------------------------------------------------------------------------
 
     def check(self, call: Call) -> None:
-        """Check values that depend on the client or its download.
-
-        By default, the checks of the declared fields. The gate calls it for uploads, after it has
-        checked every field against its declaration.
-        """
-        for name, check in self.checks():
-            check(self, name, call)
-
-    @classmethod
-    @cache
-    def checks(cls) -> tuple[tuple[str, Check], ...]:
-        """Return the names of the fields that have checks, and these."""
-        return tuple((f.name, f.check) for f in cls.declared() if f.check is not None)
+        """Run the checks of an upload's fields, after all fields fit their declarations."""
+        for name, field in self.declared.items():
+            if field.check is not None:
+                field.check(self, name, call)
 
     def require_within(self, name: str, low: float, high: float = math.inf) -> None:
         """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
@@ -325,13 +268,13 @@ class Payload:
         """
         owner, sizes = type(self).__qualname__, dict(axes)
         self.check_numbers()
-        for field in self.declared():
-            place, value = f"{owner}.{field.name}", getattr(self, field.name)
-            if field.form is Mapping:
-                _check_mapping(place, value)
-            elif field.form not in (int, float):
+        for name, field in self.declared.items():
+            place, value = f"{owner}.{name}", getattr(self, name)
+            if field.axes:
                 _check_tensor(place, value)
                 _check_axes(place, value, field, sizes)
+            elif not field.number:
+                _check_mapping(place, value)
 
     def check_numbers(self) -> None:
         """Check that every plain number has its declared type and is finite.
@@ -339,12 +282,10 @@ class Payload:
         Raises:
             BadPayload: if one does not; the message names the field.
         """
-        for field in self.declared():
-            if field.form in (int, float):
-                value = getattr(self, field.name)
-                if type(value) is not int:  # which every such field may be
-                    place = f"{type(self).__qualname__}.{field.name}"
-                    _check_number(place, value, field.form)
+        for name, field in self.declared.items():
+            value = getattr(self, name)
+            if field.number and type(value) is not int:  # which every such field may be
+                _check_number(f"{type(self).__qualname__}.{name}", value, field.number)
 
 
 def structure_of(value: Any) -> object:
@@ -381,25 +322,12 @@ def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
-def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) -> Sent:
-    place, form = f"{owner.__name__}.{field.name}", get_origin(hint) or hint
-    if "payload" not in field.metadata:
-        raise TypeError(f"{place} is not declared: give it a payload_field(kind, axes)")
-    if form not in _FORMS:
-        raise TypeError(
-            f"{place} is of type {hint}; a field that travels is a Tensor, a Mapping[str, Tensor], "
-            "nested or not, an int or a float: nothing else can be checked and counted"
-        )
-    declaration: Sent = field.metadata["payload"]
-    return dataclasses.replace(declaration, name=field.name, form=form)
-
-
 # --- checks of one field -------------------------------------------------------------------------
 
 
-def _check_number(place: str, value: Any, form: type) -> None:
-    if type(value) not in (int, form):
-        expected = "an int" if form is int else "a float"
+def _check_number(place: str, value: Any, kind: type) -> None:
+    if type(value) not in (int, kind):
+        expected = "an int" if kind is int else "a float"
         raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
     if not math.isfinite(value):
         raise NotFinitePayload(f"{place} is {value}")
@@ -426,9 +354,7 @@ def _check_tensor(place: str, value: Any) -> None:
 
 def _check_axes(place: str, tensor: Tensor, field: Sent, sizes: dict[str, int]) -> None:
     """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
-    axes, shape = field.axes, tensor.shape
-    if not axes:
-        return
+    axes, shape = field.axes.split(), tensor.shape
     expected = [sizes.setdefault(*pair) for pair in zip(axes, shape, strict=False)]
     if expected != [*shape] or len(axes) != len(shape) or tensor.dtype != field.dtype:
         fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
@@ -459,9 +385,8 @@ def _check_like(place: str, value: Any, expected: Any) -> None:
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a payload's type and numbers as JSON values, and its tensors by field."""
-    values = {field.name: getattr(payload, field.name) for field in dataclasses.fields(payload)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Mapping)}
-    numbers = {name: value for name, value in values.items() if name not in tensors}
+    numbers = {name: getattr(payload, name) for name, f in payload.declared.items() if f.number}
+    tensors = {name: value for name, value in vars(payload).items() if name not in numbers}
     return {"type": payload.full_name(), "numbers": numbers}, tensors
 
 

@@ -118,9 +118,8 @@ class Privacy:
         """
         ((name, sums),) = total.sums.items()
         payload = Payload.types[name]
-        mean = payload(
-            **{f.name: _mean_field(f, sums[f.name], len(total)) for f in payload.declared()}
-        )
+        fields = payload.declared.items()
+        mean = payload(*[_mean_field(field, sums[name], len(total)) for name, field in fields])
         deviation = self.noise_multiplier * self.clip_norm / len(total)
         random = self._random(f"central/{step}", round_, 0)
         noisy = _add_noise(_covered_tensors(mean, self.statistics), deviation, random)
@@ -219,10 +218,9 @@ def _add_noise(
 
 def terms_of(upload: Payload) -> StateTree:
     """Return what an upload adds to the sums of `Privacy.noisy_mean`: its fields, by its type."""
-    fields = {field.name: getattr(upload, field.name) for field in upload.declared()}
     trees = {
         name: value if is_tree(value) or isinstance(value, Tensor) else torch.tensor(float(value))
-        for name, value in fields.items()
+        for name, value in vars(upload).items()
     }
     return check_terms({upload.full_name(): map_tensors(_doubled, trees)}, upload)
 
@@ -235,8 +233,8 @@ def _mean_field(field: Sent, total: Any, count: int) -> Any:
     """Return the mean of a field from its sum; floating-point tensors in mappings are float32."""
     if is_tree(total):
         return {name: _mean_field(field, inner, count) for name, inner in total.items()}
-    if field.form in (int, float):
-        return field.form(round(float(total) / count) if field.form is int else total / count)
+    if field.number:
+        return field.number(round(float(total) / count) if field.number is int else total / count)
     if not total.is_floating_point():
         return total
     return (total / count).to(field.dtype if field.axes else torch.float32)
@@ -245,8 +243,8 @@ def _mean_field(field: Sent, total: Any, count: int) -> Any:
 def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:
     """Return the place and kind of every declared field that privacy does not cover."""
     return [
-        (f"{payload.__name__}.{field.name}", field.kind)
+        (f"{payload.__qualname__}.{name}", field.kind)
         for payload in uploads
-        for field in payload.declared()
+        for name, field in payload.declared.items()
         if field.kind in EXEMPT_KINDS
     ]

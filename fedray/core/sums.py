@@ -119,7 +119,7 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
     """Return the terms of an upload; raise a TypeError for one that has no sum.
 
     A term is a tensor of floating-point numbers, or a counter: an integer or boolean tensor of the
-    upload in a mapping that `payload_field` declares to hold a model's counters.
+    upload in a mapping that is declared to hold a model's counters.
     """
     wrong = [
         (".".join(path), value)
@@ -130,7 +130,7 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
         return terms
     counters = set[int]()
     if isinstance(upload, Payload):
-        declared = {field.name for field in upload.declared() if field.counters}
+        declared = {name for name, field in upload.declared.items() if field.counters}
         fields = {name: value for name, value in vars(upload).items() if name in declared}
         counters = {value.data_ptr() for path, value in leaves(fields) if len(path) > 1}
     for place, value in wrong:

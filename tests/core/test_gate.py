@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tensors import gaussian
-from torch import Tensor
 
-from fedray.core import BadPayload, Call, Gate, Payload, Privacy, payload_field
+from fedray.core import BadPayload, Call, Gate, Payload, Privacy, sent
 from fedray.core.gate import quantise, wire_bytes
 from fedray.storage.run import Traffic
 
@@ -20,21 +18,19 @@ CALL = Call(None, "client_update", SimpleNamespace(id=0, round=1), None)
 CLIP = Privacy("local", 1.0, 0.0)
 
 
-@dataclass(frozen=True)
 class Mixed(Payload):
     """One field of every form."""
 
-    vectors: Tensor = payload_field("prototypes", "c d")
-    counts: Tensor = payload_field("statistics", "c", dtype=torch.int64)
-    weights: Mapping[str, Tensor] = payload_field("weights")
-    tau: float = payload_field("statistics")
+    vectors = sent("prototypes", axes="c d")
+    counts = sent("statistics", axes="c", dtype=torch.int64)
+    weights = sent("weights")
+    tau = sent("statistics", number=float)
 
 
-@dataclass(frozen=True)
 class Table(Payload):
     """All classes."""
 
-    vectors: Tensor = payload_field("logits", "C d")
+    vectors = sent("logits", axes="C d")
 
 
 def mixed(**changes) -> Mixed:
@@ -101,7 +97,7 @@ def test_what_is_no_payload_does_not_travel():
 
 def test_a_field_of_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"no kind 'weight' .* Did you mean 'weights'\?"):
-        payload_field("weight")
+        sent("weight")
 
 
 @pytest.mark.parametrize("smuggled", [[1.0] * 1000, "weights", len, None])
@@ -166,9 +162,8 @@ def test_bytes_of_quantised_tensors(bits):
     assert traffic.bytes["statistics"] == 28  # never quantised
 
 
-@dataclass(frozen=True)
 class Pictures(Payload):
-    images: torch.Tensor = payload_field("images", "v channels height width", dtype=torch.uint8)
+    images = sent("images", axes="v channels height width", dtype=torch.uint8)
 
 
 def test_images_are_counted_by_their_bytes_and_stay_as_they_are():

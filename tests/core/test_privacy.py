@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,34 +12,30 @@ from hypothesis import strategies as st
 from tensors import gaussian
 from torch import Tensor
 
-from fedray.core import KINDS, Call, Gate, Payload, Privacy, Total, payload_field, total_of
+from fedray.core import KINDS, Call, Gate, Payload, Privacy, Total, sent, total_of
 from fedray.core.privacy import clip_update, exempt_fields, is_covered, update_norm
 
 D = 8
 
 
-@dataclass(frozen=True)
 class Model(Payload):
-    weights: Mapping[str, Tensor] = payload_field("weights")
-    buffers: Mapping[str, Tensor] = payload_field("statistics", counters=True)
+    weights = sent("weights")
+    buffers = sent("statistics", counters=True)
 
 
-@dataclass(frozen=True)
 class Update(Model):
-    samples: int = payload_field("statistics")
+    samples = sent("statistics", number=int)
 
 
-@dataclass(frozen=True)
 class Means(Payload):
     """Prototypes of the classes that a client holds."""
 
-    vectors: Tensor = payload_field("prototypes", "c d")
-    counts: Tensor = payload_field("statistics", "c", dtype=torch.int64)
+    vectors = sent("prototypes", axes="c d")
+    counts = sent("statistics", axes="c", dtype=torch.int64)
 
 
-@dataclass(frozen=True)
 class AllMeans(Payload):
-    vectors: Tensor = payload_field("prototypes", "C d")
+    vectors = sent("prototypes", axes="C d")
 
 
 def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
@@ -195,15 +190,14 @@ def test_central_noise_needs_uploads_of_one_shape():
 def test_what_nothing_covers_passes_as_it_is():
     pixels = torch.rand(2, 3, 4, 4)
 
-    @dataclass(frozen=True)
     class Pictures(Payload):
-        images: Tensor = payload_field("images")
-        labels: Tensor = payload_field("statistics")
+        images = sent("images", axes="n channels height width")
+        labels = sent("statistics", axes="n")
 
-    sent = Pictures(pixels, torch.ones(2))
+    pictures = Pictures(pixels, torch.ones(2))
     for mode in ("central", "local"):
         gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
-        got = gate.up(sent, call())[0]
+        got = gate.up(pictures, call())[0]
         assert torch.equal(gate.release({0: got}, round_=1, step="s")[0].images, pixels)
     assert [place for place, _ in exempt_fields([Pictures, Means])] == [
         "Pictures.images",

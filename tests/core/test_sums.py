@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import pytest
 import torch
 
-from fedray.core import Payload, Sums, Total, halves, mean_of, payload_field, total_of, weighed
+from fedray.core import Payload, Sums, Total, halves, mean_of, sent, total_of, weighed
 from fedray.core.sums import joins, stack_trees
 
 
@@ -58,13 +56,12 @@ def test_nested_sums_and_counters():
     assert int(total["steps"]) == 3
 
 
-@dataclass(frozen=True)
 class _Counted(Payload):
-    weights: Mapping[str, torch.Tensor] = payload_field("weights")
-    buffers: Mapping[str, torch.Tensor] = payload_field("statistics", counters=True)
-    shares: Mapping[str, torch.Tensor] = payload_field("statistics")
-    counts: torch.Tensor = payload_field("statistics", "C", dtype=torch.int64)
-    held: torch.Tensor = payload_field("statistics", "C", dtype=torch.bool)
+    weights = sent("weights")
+    buffers = sent("statistics", counters=True)
+    shares = sent("statistics")
+    counts = sent("statistics", axes="C", dtype=torch.int64)
+    held = sent("statistics", axes="C", dtype=torch.bool)
 
 
 @pytest.mark.parametrize(

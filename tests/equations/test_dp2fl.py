@@ -17,7 +17,6 @@ from prompting import initial_prompts, prompted_model
 
 from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.dp2fl import (
-    TrainedDualPrompts,
     data_weights,
     embed,
     harm_factor,
@@ -210,7 +209,7 @@ def server_step(assemble):
     }
     noise = torch.Generator().manual_seed(0)
     uplinks = {
-        k: TrainedDualPrompts(
+        k: DP2FL.up(
             state["task"] + 0.1 * torch.randn(state["task"].shape, generator=noise),
             state["data"] + 0.1 * torch.randn(state["data"].shape, generator=noise),
             LOSSES[k].float(),

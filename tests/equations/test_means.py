@@ -9,7 +9,7 @@ import torch
 
 from fedray.algorithms.averaging.fedfa_augmentation import variance_over_clients
 from fedray.algorithms.distillation.feddf import FedDF
-from fedray.algorithms.distillation.feddistill import ClassOutputs, FedDistill
+from fedray.algorithms.distillation.feddistill import FedDistill
 from fedray.algorithms.mean import weighted_mean
 from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
 from fedray.algorithms.prompts.fedmgp import FedMGP, rank_mean
@@ -42,7 +42,7 @@ def of_groups():
 
 
 def of_class_outputs():
-    sent = {k: ClassOutputs(torch.arange(2), values) for k, values in enumerate(VALUES)}
+    sent = {k: FedDistill.up(torch.arange(2), values) for k, values in enumerate(VALUES)}
     state = {"vectors": torch.zeros(2, 3), "present": torch.zeros(2, dtype=torch.bool)}
     return method(FedDistill).server_update(state, sent, None)["vectors"]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Payload, algorithms, payload_field
+from fedray.core import Payload, algorithms, sent
 
 SEEN: list[int] = []
 
@@ -232,11 +232,10 @@ class TestImages(FedAvg):
         return super().train(replace(local, client=replace(local.client, train=local.client.test)))
 
 
-@dataclass(frozen=True)
 class Losses(Payload):
     """Losses, with the number of images in an attribute that is no field."""
 
-    last: Tensor = payload_field("statistics", reveals="its losses")
+    last = sent("statistics", "its losses", axes="n")
 
     def __post_init__(self):
         object.__setattr__(self, "images", 3)
@@ -257,11 +256,10 @@ class UndeclaredField(FedAvg):
         return Losses(torch.zeros(1)), state
 
 
-@dataclass(frozen=True)
 class Secret(Payload):
     """What no list of the method names."""
 
-    mean: Tensor = payload_field("statistics", reveals="everything")
+    mean = sent("statistics", "everything", axes="n")
 
 
 @algorithms.add

@@ -52,13 +52,12 @@ from fedray.plugin import (
     LocalTraining,
     Payload,
     algorithms,
-    payload_field,
+    sent,
 )
 
 
-@dataclass(frozen=True)
 class Numbers(Payload):
-    drawn: Tensor = payload_field("statistics", "k", reveals="numbers")
+    drawn = sent("statistics", "numbers", axes="k")
 
 
 @algorithms.add

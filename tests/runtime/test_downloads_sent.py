@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from ray import cloudpickle
-from torch import Tensor
 
-from fedray.core import Payload, payload_field
+from fedray.core import Payload, sent
 from fedray.runtime.ray_executor import RayExecutor, Share, _put_once
 from fedray.storage.states import StateStore
 
 CLIENTS, BYTES = 96, 20_000
 
 
-@dataclass(frozen=True)
 class Vectors(Payload):
     """Class vectors of 20 kB."""
 
-    vectors: Tensor = payload_field("prototypes", "C d")
+    vectors = sent("prototypes", axes="C d")
 
 
 class Recorder:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fedray.core import ClientState, Payload, payload_field
+from fedray.core import ClientState, Payload, sent
 from fedray.core.payload import join_payload, split_payload
 from fedray.errors import UserError
 from fedray.storage import database
@@ -20,14 +18,13 @@ from fedray.storage.database import StateDatabase
 from fedray.trees import Snapshot
 
 
-@dataclass(frozen=True)
 class Parcel(Payload):
     """A payload with a tensor, named tensors, an integer and a float."""
 
-    vectors: Tensor = payload_field("prototypes", "n d")
-    weights: Mapping[str, Tensor] = payload_field("weights")
-    samples: int = payload_field("statistics")
-    tau: float = payload_field("statistics")
+    vectors = sent("prototypes", axes="n d")
+    weights = sent("weights")
+    samples = sent("statistics", number=int)
+    tau = sent("statistics", number=float)
 
 
 def state(value: float, **memory: Any) -> ClientState:

@@ -24,8 +24,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -38,48 +37,29 @@ from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
 
 
-@dataclass(frozen=True)
-class ClassOutputs(core.Payload):
-    """A client's mean outputs on its images of each class.
-
-    Attributes:
-        classes: class numbers [c].
-        outputs: mean logits [c, C].
-    """
-
-    classes: Tensor = core.payload_field(
-        "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
-    )
-    outputs: Tensor = core.payload_field(
-        "logits", "c C", reveals="which other classes its model confuses each of its classes with"
-    )
-
-
-@dataclass(frozen=True)
-class ClassTeachers(core.Payload):
-    """The mean outputs of clients on each class.
-
-    Attributes:
-        outputs: mean logits [C, C]; rows of absent classes are zero.
-        present: mask of the classes that have a teacher [C], bool.
-    """
-
-    outputs: Tensor = core.payload_field(
-        "logits",
-        "C C",
-        reveals="the mean outputs of the clients' models on every class; if one client alone holds "
-        "a class, its own outputs",
-    )
-    present: Tensor = core.payload_field("statistics", "C", dtype=torch.bool)
-
-
 @core.method("feddistill", "FedDistill", "Jeong et al., 2018, arXiv:1811.11479")
 class FedDistill(core.LocalTraining):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     version = 2  # means over clients in double precision
     travels = "mean class outputs"
-    down, up = ClassTeachers, ClassOutputs
+    down: ClassVar[Any] = {
+        "outputs": core.sent(
+            "logits",
+            "the mean outputs of the clients' models on every class; if one client alone holds a "
+            "class, its own outputs",
+            axes="C C",
+        ),
+        "present": core.sent("statistics", axes="C", dtype=torch.bool),
+    }
+    up = {
+        "classes": core.sent(
+            "statistics", "which classes the client holds", axes="c", dtype=torch.int64
+        ),
+        "outputs": core.sent(
+            "logits", "which other classes its model confuses each of its classes with", axes="c C"
+        ),
+    }
 
     gamma: LossWeight = 1.0
     """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
@@ -92,7 +72,7 @@ class FedDistill(core.LocalTraining):
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
-        return dict.fromkeys(clients, ClassTeachers(state["vectors"], state["present"]))
+        return dict.fromkeys(clients, self.down(state["vectors"], state["present"]))
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
@@ -107,16 +87,15 @@ class FedDistill(core.LocalTraining):
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
-        teachers: ClassTeachers = local.down
         if self.gamma == 0:
             return loss
-        targets = F.softmax(teachers.outputs, dim=1)
-        term = distillation_loss(output.logits, batch.labels, targets, teachers.present)
+        targets = F.softmax(local.down.outputs, dim=1)
+        term = distillation_loss(output.logits, batch.labels, targets, local.down.present)
         return loss + self.gamma * term
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[ClassOutputs, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Train, and upload the mean outputs of the training batches."""
         local = self.begin(client, state, down)
         sums = ClassSums(self.setting.num_classes, client.device)
@@ -127,7 +106,8 @@ class FedDistill(core.LocalTraining):
             return self.loss(output, batch, local)
 
         _, next_state = self.finish(local, core.fit(local, loss))
-        return ClassOutputs(*sums.means()), next_state
+        classes, outputs = sums.means()
+        return {"classes": classes, "outputs": outputs}, next_state
 
 
 class ClassSums:

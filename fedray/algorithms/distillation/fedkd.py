@@ -34,7 +34,7 @@ the maximum. Those of the client's own model stay with the client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -59,39 +59,20 @@ from fedray.models import (
 EPS = 1e-6
 
 
-@dataclass(frozen=True)
-class SmallModelUpdate(core.Payload):
-    """The change of a client's small model, and its buffers."""
-
-    update: Mapping[str, Mapping[str, Tensor]] = core.payload_field(
-        "weights",
-        reveals="the client's update of the small model (membership; after few steps on few "
-        "images, images), to the precision of `energy_start` and `energy_end`",
-    )
-    buffers: Mapping[str, Tensor] = core.payload_field("statistics", counters=True)
-    samples: int = core.payload_field("statistics", reveals="how many images the client has")
-
-    @property
-    def model(self) -> dict[str, Tensor]:
-        """Return the restored update, a convolution as a matrix, and the buffers, by name."""
-        update = {name: restore(factors) for name, factors in self.update.items()}
-        return {**update, **self.buffers}
-
-    def check(self, call: core.Call) -> None:
-        """Check that the update has each parameter of the small model, whole or as factors."""
-        assert isinstance(call.algorithm, FedKD)
-        tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
-        names = call.algorithm.shared(model) - self.buffers.keys()
-        update = {
-            name: factors
-            if "whole" in factors
-            else {"whole": restore(factors).reshape(tensors[name].shape)}
-            for name, factors in self.update.items()
-            if name in names
-        }
-        expected = {name: {"whole": tensors[name]} for name in sorted(names)}
-        replace(self, update=update).require_like("update", expected)
-        self.require_within("samples", 1, call.samples)
+def _is_of_small_model(upload: Any, name: str, call: core.Call) -> None:
+    """Check that the update has each parameter of the small model, whole or as factors."""
+    assert isinstance(call.algorithm, FedKD)
+    tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
+    names = call.algorithm.shared(model) - upload.buffers.keys()
+    update = {
+        name: factors
+        if "whole" in factors
+        else {"whole": restore(factors).reshape(tensors[name].shape)}
+        for name, factors in upload.update.items()
+        if name in names
+    }
+    expected = {name: {"whole": tensors[name]} for name in sorted(names)}
+    replace(upload, update=update).require_like(name, expected)
 
 
 @core.method("fedkd", "FedKD", "Wu et al., Nature Communications 2022, arXiv:2108.13323")
@@ -100,7 +81,16 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
 
     version = 2  # the server's step is not factorised
     travels = "factors of a small model's updates"
-    up = SmallModelUpdate
+    up: ClassVar[Any] = {
+        "model": None,
+        "update": core.sent(
+            "weights",
+            "the client's update of the small model (membership; after few steps on few images, "
+            "images), to the precision of `energy_start` and `energy_end`",
+            check=_is_of_small_model,
+        ),
+        "buffers": core.sent("statistics", counters=True),
+    }
     equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
     energy_start: float = Field(0.95, ge=0, le=1)
@@ -132,7 +122,8 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     def summand(self, upload: Any) -> core.StateTree:
         """Return n_k, and n_k times the restored update."""
         weight = self.weight(upload)
-        terms = core.weighed(upload.model, weight)
+        update = {name: restore(factors) for name, factors in upload.update.items()}
+        terms = core.weighed({**update, **upload.buffers}, weight)
         return {"weight": torch.tensor(weight).double(), "model": terms}
 
     def server_step(
@@ -175,7 +166,7 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
             for name, tensor in local.down.model.items()
             if name not in buffers
         }
-        return SmallModelUpdate(update, buffers, sent["samples"]), next_state
+        return {"update": update, "buffers": buffers, "samples": sent["samples"]}, next_state
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ Buffers: those of a client's model are its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -44,15 +44,11 @@ from fedray.algorithms.losses import kl_divergence
 from fedray.config import Epochs, Temperature
 from fedray.errors import UserError
 
-
-@dataclass(frozen=True)
-class PublicLogits(core.Payload):
-    """Logits of the round's public images [p, C], and the divisor that a softmax needs."""
-
-    logits: Tensor = core.payload_field(
-        "logits", "p C", reveals="outputs of models on public images (membership)"
-    )
-    temperature: float = core.payload_field("statistics")
+PUBLIC_LOGITS = {
+    "logits": core.sent("logits", "outputs of models on public images (membership)", axes="p C"),
+    "temperature": core.sent("statistics", number=float),
+}
+"""Logits of the round's public images [p, C], and the divisor that a softmax needs."""
 
 
 @core.method("fedmd", "FedMD", "Li and Wang, NeurIPS 2019 workshop, arXiv:1910.03581")
@@ -93,7 +89,7 @@ class FedMD(core.LocalTraining):
         scores = exchange.call("communicate", dict.fromkeys(exchange.participants))
         if scores:
             mean = torch.stack([upload.logits for upload in scores.values()]).double().mean(0)
-            down = PublicLogits(mean.float(), self.temperature)
+            down = self.digest.down(mean.float(), self.temperature)
             exchange.call("digest", dict.fromkeys(exchange.participants, down))
         return state
 
@@ -108,24 +104,24 @@ class FedMD(core.LocalTraining):
         private = replace(client.with_schedule(epochs=self.private_epochs), order="private")
         return None, self.finish(local, self.train(replace(local, client=private)))[1]
 
-    @core.step(up=PublicLogits)
+    @core.step(up=PUBLIC_LOGITS)
     def communicate(
         self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[PublicLogits, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Upload the logits of the round's public images."""
         logits = client.logits(self.begin(client, state, down).model, self._aligned(client))
-        return PublicLogits(logits, self.temperature), state
+        return {"logits": logits, "temperature": self.temperature}, state
 
-    @core.step(down=PublicLogits)
+    @core.step(down=PUBLIC_LOGITS)
     def digest(
-        self, client: core.Client, state: core.ClientState, down: PublicLogits
+        self, client: core.Client, state: core.ClientState, down: Any
     ) -> tuple[None, core.ClientState]:
         """Approach the consensus on public images, then train on the client's images."""
         local, schedule = self.begin(client, state, down), {"batch_size": self.digest_batch_size}
 
         def loss(batch: core.Batch) -> Tensor:
-            targets = PublicLogits(down.logits[batch.positions], down.temperature)
-            return digest_loss(local.model(batch.inputs).logits, targets, self.digest_by)
+            logits, targets = local.model(batch.inputs).logits, down.logits[batch.positions]
+            return digest_loss(logits, targets, self.digest_by, down.temperature)
 
         public = client.training_on(self._aligned(client), "digest", epochs=1, **schedule)
         core.fit(replace(local, client=public), loss)
@@ -137,9 +133,8 @@ class FedMD(core.LocalTraining):
         return client.public.part(random.permutation(len(client.public))[: self.alignment])
 
 
-def digest_loss(logits: Tensor, targets: PublicLogits, how: Literal["l1", "kl"]) -> Tensor:
+def digest_loss(logits: Tensor, targets: Tensor, how: Literal["l1", "kl"], t: float) -> Tensor:
     """Return "l1", the mean absolute difference of logits [B, C], or "kl", T² KL of softmaxes."""
     if how == "l1":
-        return F.l1_loss(logits.float(), targets.logits)
-    t = targets.temperature
-    return t**2 * kl_divergence(logits, targets.logits, temperature=t)
+        return F.l1_loss(logits.float(), targets)
+    return t**2 * kl_divergence(logits, targets, temperature=t)

@@ -42,8 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -66,65 +65,6 @@ BATCH = 100
 """The number of validation images per forward pass."""
 
 
-@dataclass(frozen=True)
-class ValidationImages(core.Payload):
-    """A client's validation images V_k, uint8, and their labels."""
-
-    images: Tensor = core.payload_field(
-        "images",
-        "v channels height width",
-        dtype=torch.uint8,
-        reveals="the client's validation images themselves",
-    )
-    labels: Tensor = core.payload_field(
-        "statistics", "v", dtype=torch.int64, reveals="their labels"
-    )
-
-
-@dataclass(frozen=True)
-class ValidationSets(core.Payload):
-    """Several clients' validation images and labels, by the owner's id."""
-
-    images: Mapping[str, Tensor] = core.payload_field(
-        "images", reveals="other clients' validation images themselves, and their owners"
-    )
-    labels: Mapping[str, Tensor] = core.payload_field("statistics", reveals="their labels")
-
-    @classmethod
-    def of(cls, sets: Mapping[str, Mapping[str, Tensor]]) -> Self:
-        """Return the payload of sets like the `validation` entry of a server state."""
-        images, labels = ({k: v[name] for k, v in sets.items()} for name in ("images", "labels"))
-        return cls(images, labels)
-
-
-@dataclass(frozen=True)
-class DualPrompts(core.Payload):
-    """A task prompt and a data prompt, each as one vector."""
-
-    task: Tensor = core.payload_field("prompts", "t", reveals="the mean task prompt")
-    data: Tensor = core.payload_field(
-        "prompts", "p", reveals="a mixture of the data prompts of clients whose images are alike"
-    )
-
-
-@dataclass(frozen=True)
-class TrainedDualPrompts(DualPrompts):
-    """A client's trained prompts Pt~ and Pd~, and their losses.
-
-    Attributes:
-        losses: losses on the validation images of each client [N]; 0 for images that this client
-            does not hold.
-        initial_loss: own, the loss on V_k of the prompts with which training started.
-    """
-
-    task: Tensor = core.payload_field("prompts", "t", reveals="the client's trained prompts")
-    data: Tensor = core.payload_field("prompts", "p")
-    losses: Tensor = core.payload_field(
-        "statistics", "N", reveals="the loss of these prompts on the images of every client"
-    )
-    initial_loss: float = core.payload_field("statistics")
-
-
 @core.method("dp2fl", "DP2FL", "arXiv:2504.16357")
 class DP2FL(CoupledPrompts, core.LocalTraining):
     """An averaged task prompt, and a data prompt per client, mixed from those of helpful clients.
@@ -139,7 +79,22 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     version = 2  # asks all clients for validation images, not only those that take part
     travels = "task and data prompts, losses, and validation images once"
     requires = core.Requires(prompts=True, head=False, validation=True)
-    down, up = DualPrompts, TrainedDualPrompts
+    down: ClassVar[Any] = {
+        "task": core.sent("prompts", "the mean task prompt", axes="t"),
+        "data": core.sent(
+            "prompts",
+            "a mixture of the data prompts of clients whose images are alike",
+            axes="p",
+        ),
+    }
+    up = {
+        "task": core.sent("prompts", "the client's trained prompts", axes="t"),
+        "data": core.sent("prompts", axes="p"),
+        "losses": core.sent(
+            "statistics", "the loss of these prompts on the images of every client", axes="N"
+        ),
+        "initial_loss": core.sent("statistics", number=float),
+    }
     analysis_metrics = tuple(
         Metric(f"share_{relation}", "share", None, None)
         for relation in ("helpful", "retained", "dropped")
@@ -206,14 +161,20 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
         received = {str(k): {"images": v.images, "labels": v.labels} for k, v in offers.items()}
         validation = {**known, **received}
-        down = dict.fromkeys(exchange.everyone, ValidationSets.of(validation))
+        down = dict.fromkeys(exchange.everyone, self._sets(validation))
         if received:
             held = core.held_versions(state, "receive_validation", self.setting) == version
-            new = ValidationSets.of(received)
+            new = self._sets(received)
             down |= {k: new for k in exchange.everyone if held[k]}
             version = exchange.server.round
         state = {**state, "validation": validation, "version": torch.tensor(version)}
         return exchange.give(state, "receive_validation", down, version=version)
+
+    def _sets(self, validation: Mapping[str, Mapping[str, Tensor]]) -> core.Payload:
+        """Return the gift of sets like the `validation` entry of the server's state."""
+        parts = ({k: v[name] for k, v in validation.items()} for name in ("images", "labels"))
+        sets: core.Payload = self.receive_validation.down(*parts)
+        return sets
 
     def _measured(self, state: core.ServerState) -> Tensor:
         """Return the mask of pairs (i, k) in which client i has a loss on the server's V_k [N, N].
@@ -230,7 +191,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send PT and each client's Pd_k, and to new clients the prompts chosen by `newcomer`."""
-        return {client: DualPrompts(*self._initial_prompts(state, client)) for client in clients}
+        return {client: self.down(*self._initial_prompts(state, client)) for client in clients}
 
     def _initial_prompts(self, state: core.ServerState, client: int) -> tuple[Tensor, Tensor]:
         """Return the prompts from which a client's training starts."""
@@ -286,7 +247,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         model on all clients' test images (Table 4, "All").
         """
         joined = server.joined
-        averaged = DualPrompts(state["task"], state["data"])
+        averaged = self.down(state["task"], state["data"])
         tests: dict[str, Sequence[core.Downlinks]] = {"global": [{k: averaged} for k in joined]}
         models = self.downlink(state, joined, server).values()
         if server.newcomers:
@@ -307,16 +268,34 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     def init_client(self, client: core.Client) -> core.ClientState:
         return core.ClientState({}, {"validation": {}})
 
-    @core.step(up=ValidationImages)
+    @core.step(
+        up={
+            "images": core.sent(
+                "images",
+                "the client's validation images themselves",
+                axes="v channels height width",
+                dtype=torch.uint8,
+            ),
+            "labels": core.sent("statistics", "their labels", axes="v", dtype=torch.int64),
+        }
+    )
     def offer_validation(
         self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[ValidationImages, core.ClientState]:
+    ) -> tuple[Any, core.ClientState]:
         """Upload V_k."""
-        return ValidationImages(*_validation(client)), state
+        images, labels = _validation(client)
+        return {"images": images, "labels": labels}, state
 
-    @core.step(down=ValidationSets)
+    @core.step(
+        down={
+            "images": core.sent(
+                "images", "other clients' validation images themselves, and their owners"
+            ),
+            "labels": core.sent("statistics", "their labels"),
+        }
+    )
     def receive_validation(
-        self, client: core.Client, state: core.ClientState, down: ValidationSets
+        self, client: core.Client, state: core.ClientState, down: Any
     ) -> tuple[None, core.ClientState]:
         """Put other clients' validation images into the client's memory."""
         received = {
@@ -326,16 +305,14 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         validation = {**state.memory["validation"], **received}
         return None, core.ClientState(state.model, {"validation": validation})
 
-    def begin(
-        self, client: core.Client, state: core.ClientState, down: DualPrompts
-    ) -> core.LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         model = cast(DualPromptClip, client.skeleton.model)
         weights = model.merge_parameters(down.task, down.data)
         return core.LocalContext(client, client.load(weights), state, down)
 
     def client_update(
-        self, client: core.Client, state: core.ClientState, down: DualPrompts
-    ) -> tuple[TrainedDualPrompts, core.ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[Any, core.ClientState]:
         """Measure the initial loss, train, and measure the loss on every V_i in the memory."""
         local = self.begin(client, state, down)
         model = cast(DualPromptClip, local.model)
@@ -350,7 +327,8 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
                 images, labels = held["images"], held["labels"]
                 losses[int(owner)] = mean_loss(model, embed(model, images), labels)
         task, data = model.split_parameters(trained.tensors)
-        return TrainedDualPrompts(task, data, losses, initial_loss), state
+        up = {"task": task, "data": data, "losses": losses, "initial_loss": initial_loss}
+        return up, state
 
 
 # --- validation images ---------------------------------------------------------------------------

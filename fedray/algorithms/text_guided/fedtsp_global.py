@@ -26,7 +26,6 @@ from typing import Any
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, local_prototypes
-from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
 from fedray.algorithms.text_guided.fedtsp import FedTSP
 
 
@@ -35,7 +34,6 @@ class FedTSPGlobal(FedTSP, FedAvg):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
     travels = "whole models and class prototypes up, the model and text prototypes down"
-    up = PrototypeAveraging.up
     one_model = True
 
     def init_server(self, server: core.Server) -> core.ServerState:
