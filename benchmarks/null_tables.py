@@ -169,14 +169,13 @@ EXPERIMENT = {
 PLUGIN = """\
 from dataclasses import replace
 
-from fedray.plugin import FedAvg, algorithms
+from fedray.plugin import FedAvg, method
 
 
-@algorithms.add
+@method("mine", "Mine", "-")
 class Mine(FedAvg):
     \"\"\"FedAvg with batches in an order of its own.\"\"\"
 
-    name = "mine"
 
     def client_update(self, client, state, down):
         setting = replace(client.setting, seed=client.setting.seed * 100 + {order})

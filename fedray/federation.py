@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import isroutine
 from traceback import extract_tb
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -239,7 +240,7 @@ class Federation:
     def _step_of(self, error: BaseException) -> str:
         """Return the innermost server step of the method in an error's traceback."""
         names = [frame.name for frame in extract_tb(error.__traceback__)]
-        steps = [n for n in names if hasattr(self.algorithm, n) and not n.startswith("_")]
+        steps = [n for n in names if isroutine(getattr(self.algorithm, n, None)) and n[0] != "_"]
         return steps[-1] if steps else "round"
 
     def _cohort(self, round_: int) -> Sequence[int]:

@@ -20,7 +20,6 @@ import torch
 
 import fedray
 from fedray.core import ClientState, Payload, Total, Trained
-from fedray.core.algorithm import SERVER_STEPS
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.ray_executor import RayExecutor, Worker
@@ -68,7 +67,8 @@ class Hops:
         if event == "call" and code.co_name == "backward" and "/torch/" in code.co_filename:
             self.down, self.back = self._stack(frame), []
         elif event == "return" and self.down and self._is_ours(code):
-            if is_carried(value) or (value is not None and code.co_name in SERVER_STEPS):
+            is_server_step = code.co_name in ("server_update", "server_step")
+            if is_carried(value) or (value is not None and is_server_step):
                 self.back.append(code)
         elif event == "call" and code.co_name == "summand":
             self.back += self._stack(frame.f_back)

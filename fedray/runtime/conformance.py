@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -193,6 +193,7 @@ class Watch:
             def method_step(self, name: str) -> Callable[..., Any]:
                 step = super().method_step(name)
 
+                @wraps(step)  # with what it declares
                 def watched(client: core.Client, state: core.ClientState, down: Any) -> Any:
                     arguments = {"state": {"model": state.model, "memory": state.memory}}
                     if down is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Frozen, InputFile
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.data.listing import Listing, Row
 from fedray.data.partitions import Partition, partitions
 from fedray.data.sources import Source, sources
@@ -31,25 +31,20 @@ class Part(Frozen):
     """Its file."""
 
 
-@algorithms.add
+@method("tabled", "Tabled", "-")
 class Tabled(FedAvg):
     """FedAvg with a table."""
 
-    name = "tabled"
-
-    class HParams(FedAvg.HParams):
-        """Its parameters."""
-
-        table: InputFile | None = None
-        """A table."""
-        several: tuple[InputFile, ...] = ()
-        """Some more."""
-        named: dict[str, InputFile] = {}
-        """Some by name."""
-        part: Part | None = None
-        """Parameters of a part."""
-        parts: tuple[Part, ...] = ()
-        """Parameters of several parts."""
+    table: InputFile | None = None
+    """A table."""
+    several: tuple[InputFile, ...] = ()
+    """Some more."""
+    named: dict[str, InputFile] = {}
+    """Some by name."""
+    part: Part | None = None
+    """Parameters of a part."""
+    parts: tuple[Part, ...] = ()
+    """Parameters of several parts."""
 
 
 class Owners(Frozen):

@@ -187,12 +187,13 @@ def test_central_noise_needs_uploads_of_one_shape():
         privacy.protect_uploads(integers, round_=1, step="s")
 
 
+class Pictures(Payload):
+    images = sent("images", axes="n channels height width")
+    labels = sent("statistics", axes="n")
+
+
 def test_what_nothing_covers_passes_as_it_is():
     pixels = torch.rand(2, 3, 4, 4)
-
-    class Pictures(Payload):
-        images = sent("images", axes="n channels height width")
-        labels = sent("statistics", axes="n")
 
     pictures = Pictures(pixels, torch.ones(2))
     for mode in ("central", "local"):

@@ -17,6 +17,7 @@ from prompting import initial_prompts, prompted_model
 
 from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.dp2fl import (
+    DP2FL,
     data_weights,
     embed,
     harm_factor,

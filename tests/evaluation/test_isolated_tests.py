@@ -13,7 +13,7 @@ from answers import run_tests
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import algorithms, is_tested_together
+from fedray.core import algorithms, is_tested_together, method
 from fedray.runtime.groups import GroupRunner
 
 CPU = torch.device("cpu")
@@ -45,9 +45,8 @@ def test_a_group_gets_the_scores_that_each_gets_alone(assemble, monkeypatch, noi
     algorithms.names()  # loads the shipped ones, which must stay
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
 
-    @algorithms.add
+    @method("drawing", "Drawing", "-")
     class Drawing(FedAvg):
-        name = "drawing"
         one_model = True
         draws: Callable[[torch.Size], torch.Tensor] = staticmethod(noise)
 

@@ -79,16 +79,15 @@ class Spoiling(FedAvg):
 
     name = "spoiling"
 
-    class HParams(FedAvg.HParams):
-        spoiler: str = ""
+    spoiler: str = ""
 
     def init_client(self, client: Client) -> ClientState:
         return ClientState(super().init_client(client).model, {"seen": torch.ones(2)})
 
     def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
         if (client.id, client.round) == (VICTIM, ROUND):
-            if self.hp.spoiler:
-                SPOILERS[self.hp.spoiler](client)
+            if self.spoiler:
+                SPOILERS[self.spoiler](client)
             raise ArithmeticError("spoilt")
         up, after = super().client_update(client, state, down)
         drawn = F.dropout(torch.ones(4)).sum() + np.random.rand() + random.random()  # noqa: NPY002
@@ -130,7 +129,7 @@ def test_a_failed_step_changes_nothing_for_later_ones(assemble, kept, spoiler):
     kept[:] = kept or stepped(assemble("spoiling", CHANGES))
     uploads, executor = stepped(assemble("spoiling", {**CHANGES, "algorithm.spoiler": spoiler}))
     for client, (one, other) in enumerate(zip(kept[0], uploads, strict=True)):
-        assert same(one.weights, other.weights)
+        assert same(one.model, other.model)
         seen = (each.states.get(client).memory["seen"] for each in (kept[1], executor))
         assert torch.equal(*seen)
 

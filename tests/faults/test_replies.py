@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ Reply = Callable[[Client, Any, ClientState], Any]
 
 def weights(change: Callable[[Mapping[str, torch.Tensor]], Any]) -> Reply:
     """Change the weights of the upload."""
-    return lambda client, up, after: (replace(up, weights=change(up.weights)), after)
+    return lambda client, up, after: ({**up, "model": change(up["model"])}, after)
 
 
 def leave(client: Client, up: Any, after: ClientState) -> Any:
@@ -65,15 +64,14 @@ class BadFedAvg(FedAvg):
 
     name = "bad_fedavg"
 
-    class HParams(FedAvg.HParams):
-        bad: str = ""
+    bad: str = ""
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[FedAvg.up, ClientState]:
         up, after = super().finish(local, trained)
         client = local.client
-        if not self.hp.bad or (client.id, client.round) != (VICTIM, ROUND):
+        if not self.bad or (client.id, client.round) != (VICTIM, ROUND):
             return up, after
-        return {**BAD, "turned": TURNED}[self.hp.bad](client, up, after)
+        return {**BAD, "turned": TURNED}[self.bad](client, up, after)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Payload, algorithms, sent
+from fedray.core import Payload, method, sent
 
 SEEN: list[int] = []
 
@@ -22,11 +22,10 @@ class Record:
     steps = 0
 
 
-@algorithms.add
+@method("number_on_self", "NumberOnSelf", "-")
 class NumberOnSelf(FedAvg):
     """Counts its steps in an attribute."""
 
-    name = "number_on_self"
     steps = 0
 
     def loss(self, output, batch, local):
@@ -34,11 +33,9 @@ class NumberOnSelf(FedAvg):
         return super().loss(output, batch, local) * (1 + 0.01 * self.steps)
 
 
-@algorithms.add
+@method("array_on_self", "ArrayOnSelf", "-")
 class ArrayOnSelf(FedAvg):
     """Writes into an array of 80 kB."""
-
-    name = "array_on_self"
 
     def __init__(self, hparams, setting):
         super().__init__(hparams, setting)
@@ -50,11 +47,9 @@ class ArrayOnSelf(FedAvg):
         return loss
 
 
-@algorithms.add
+@method("object_on_self", "ObjectOnSelf", "-")
 class ObjectOnSelf(FedAvg):
     """Changes an object of its own."""
-
-    name = "object_on_self"
 
     def __init__(self, hparams, setting):
         super().__init__(hparams, setting)
@@ -65,11 +60,9 @@ class ObjectOnSelf(FedAvg):
         return super().finish(local, trained)
 
 
-@algorithms.add
+@method("data_on_self", "DataOnSelf", "-")
 class DataOnSelf(FedAvg):
     """Changes a tensor through `.data` on the server."""
-
-    name = "data_on_self"
 
     def __init__(self, hparams, setting):
         super().__init__(hparams, setting)
@@ -80,21 +73,17 @@ class DataOnSelf(FedAvg):
         return super().server_step(state, total, server)
 
 
-@algorithms.add
+@method("unseeded_draw", "UnseededDraw", "-")
 class UnseededDraw(FedAvg):
     """Draws from the system's entropy in a client's step."""
-
-    name = "unseeded_draw"
 
     def loss(self, output, batch, local):
         return super().loss(output, batch, local) * (1 + np.random.default_rng().random())
 
 
-@algorithms.add
+@method("global_draw", "GlobalDraw", "-")
 class GlobalDraw(FedAvg):
     """Draws from torch's global generator on the server."""
-
-    name = "global_draw"
 
     def init_server(self, server):
         model = super().init_server(server)["model"]
@@ -102,26 +91,22 @@ class GlobalDraw(FedAvg):
         return {"model": {**model, "head.weight": weight + torch.randn(weight.shape)}}
 
 
-@algorithms.add
+@method("edited_download", "EditedDownload", "-")
 class EditedDownload(FedAvg):
     """Scales what it was sent in place."""
 
-    name = "edited_download"
-
     def begin(self, client, state, down):
-        down.weights["head.bias"].mul_(0.9)
+        down.model["head.bias"].mul_(0.9)
         return super().begin(client, state, down)
 
 
-@algorithms.add
+@method("data_of_download", "DataOfDownload", "-")
 class DataOfDownload(FedAvg):
     """Scales what it was sent through `.data`, which no guard notices."""
 
-    name = "data_of_download"
-
     def begin(self, client, state, down):
         local = super().begin(client, state, down)
-        down.weights["head.bias"].data.mul_(0.9)
+        down.model["head.bias"].data.mul_(0.9)
         return local
 
 
@@ -134,62 +119,50 @@ class Replacing(FedAvg):
         return local
 
 
-@algorithms.add
+@method("replaced_data", "ReplacedData", "-")
 class ReplacedData(Replacing):
     """Gives a parameter other memory."""
-
-    name = "replaced_data"
 
     def change(self, model):
         model.head.bias.data = model.head.bias.data + 1
 
 
-@algorithms.add
+@method("replaced_parameter", "ReplacedParameter", "-")
 class ReplacedParameter(Replacing):
     """Replaces a parameter."""
-
-    name = "replaced_parameter"
 
     def change(self, model):
         model.head.bias = nn.Parameter(torch.zeros_like(model.head.bias))
 
 
-@algorithms.add
+@method("replaced_buffer", "ReplacedBuffer", "-")
 class ReplacedBuffer(Replacing):
     """Replaces a running mean."""
-
-    name = "replaced_buffer"
 
     def change(self, model):
         layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
         layer.running_mean = torch.ones_like(layer.running_mean)
 
 
-@algorithms.add
+@method("added_buffer", "AddedBuffer", "-")
 class AddedBuffer(Replacing):
     """Adds a buffer."""
-
-    name = "added_buffer"
 
     def change(self, model):
         model.register_buffer("seen", torch.ones(1))
 
 
-@algorithms.add
+@method("frozen_parameter", "FrozenParameter", "-")
 class FrozenParameter(Replacing):
     """Leaves a parameter frozen."""
-
-    name = "frozen_parameter"
 
     def change(self, model):
         model.head.bias.requires_grad_(False)
 
 
-@algorithms.add
+@method("edited_state", "EditedState", "-")
 class EditedState(FedAvg):
     """Scales the server's model in place."""
-
-    name = "edited_state"
 
     def server_step(self, state, total, server):
         after = super().server_step(state, total, server)
@@ -198,11 +171,9 @@ class EditedState(FedAvg):
         return after
 
 
-@algorithms.add
+@method("order_of_clients", "OrderOfClients", "-")
 class OrderOfClients(FedAvg):
     """Doubles the weights of every other client that this process sees."""
-
-    name = "order_of_clients"
 
     def finish(self, local, trained):
         SEEN.append(local.client.id)
@@ -212,61 +183,31 @@ class OrderOfClients(FedAvg):
         return super().finish(local, trained)
 
 
-@algorithms.add
+@method("own_process", "OwnProcess", "-")
 class OwnProcess(FedAvg):
     """Computes with the number of its process."""
-
-    name = "own_process"
 
     def loss(self, output, batch, local):
         return super().loss(output, batch, local) * (1 + os.getpid() % 1000)
 
 
-@algorithms.add
+@method("test_images", "TestImages", "-")
 class TestImages(FedAvg):
     """Trains on the client's test images."""
-
-    name = "test_images"
 
     def train(self, local):
         return super().train(replace(local, client=replace(local.client, train=local.client.test)))
 
 
-class Losses(Payload):
-    """Losses, with the number of images in an attribute that is no field."""
-
-    last = sent("statistics", "its losses", axes="n")
-
-    def __post_init__(self):
-        object.__setattr__(self, "images", 3)
-
-
-@algorithms.add
-class UndeclaredField(FedAvg):
-    """Uploads something that its payload does not declare."""
-
-    name = "undeclared_field"
-    uploads = (*FedAvg.uploads, Losses)
-
-    def prepare(self, state, exchange):
-        exchange.call("report", dict.fromkeys(exchange.everyone))
-        return state
-
-    def report(self, client, state, down):
-        return Losses(torch.zeros(1)), state
-
-
 class Secret(Payload):
-    """What no list of the method names."""
+    """What the method does not declare."""
 
     mean = sent("statistics", "everything", axes="n")
 
 
-@algorithms.add
+@method("undeclared_payload", "UndeclaredPayload", "-")
 class UndeclaredPayload(FedAvg):
-    """Uploads a payload that `uploads` lacks."""
-
-    name = "undeclared_payload"
+    """Uploads a payload that no step declares."""
 
     def prepare(self, state, exchange):
         exchange.call("report", dict.fromkeys(exchange.everyone))
@@ -276,11 +217,10 @@ class UndeclaredPayload(FedAvg):
         return Secret(torch.zeros(1)), state
 
 
-@algorithms.add
+@method("module_memory", "ModuleMemory", "-")
 class ModuleMemory(FedAvg):
     """Keeps each client's last loss in a variable of the module."""
 
-    name = "module_memory"
     losses: ClassVar[dict[int, float]] = {}
 
     def loss(self, output, batch, local):

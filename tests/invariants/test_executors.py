@@ -156,7 +156,7 @@ def test_the_cases_hold_what_they_are_for(small):
     events = [event["what"] for record in rounds[PARTIAL] for event in record["events"]]
     assert any("dropped" in event for event in events)
     assert "dice_cross" in rounds[DENSE][-1]["metrics"]
-    assert (tensors(small.undisturbed(*STAGED))["server/given/encoders"] >= 0).any()
+    assert (tensors(small.undisturbed(*STAGED))["server/given/keep_encoders"] >= 0).any()
     plain, turned = (numbers(small.undisturbed(*AUGMENTED[:count])) for count in (2, 3))
     assert plain["partition_sha256"] == turned["partition_sha256"]
     assert plain["rounds"][-1]["metrics"] != turned["rounds"][-1]["metrics"]

@@ -19,7 +19,7 @@ import sys
 import warnings
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -35,26 +35,23 @@ def talk(where: str) -> None:
 talk("the import")
 
 
-@algorithms.add
+@method("talking", "Talking", "-")
 class Talking(FedAvg):
     """FedAvg that talks."""
 
-    name = "talking"
-
-    class HParams(FedAvg.HParams):
-        fails: str = ""
+    fails: str = ""
 
     def client_update(self, client, state, down):
         talk("a step")
-        if self.hp.fails == "client":
+        if self.fails == "client":
             raise ValueError("no such thing")
-        if self.hp.fails == "user":
+        if self.fails == "user":
             raise UserError("no such thing")
         return super().client_update(client, state, down)
 
     def server_update(self, state, uplinks, server):
         talk("the server")
-        if self.hp.fails == "server":
+        if self.fails == "server":
             raise ValueError("no such thing")
         return super().server_update(state, uplinks, server)
 '''

@@ -14,71 +14,44 @@ METHOD = '''
 """FedAvg whose loss is scaled."""
 from __future__ import annotations
 
-from fedray.plugin import FedAvg, LossWeight, algorithms
+from fedray.plugin import FedAvg, LossWeight, method
 
 
-@algorithms.add
+@method("scaled", "Scaled", "-")
 class Scaled(FedAvg):
     """FedAvg with a scaled loss."""
 
-    name = "scaled"
-    title = "Scaled"
-    paper = "-"
-
-    class HParams(FedAvg.HParams):
-        """Its hyper-parameters."""
-
-        scale: LossWeight = 1.0
-        """What the loss is multiplied with."""
-
-    hp: HParams
+    scale: LossWeight = 1.0
+    """What the loss is multiplied with."""
 
     def loss(self, output, batch, local):
-        return self.hp.scale * super().loss(output, batch, local)
+        return self.scale * super().loss(output, batch, local)
 '''
 
 PAYLOAD = '''
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from fedray.plugin import (
-    ClientState,
-    HyperParameters,
-    LocalTraining,
-    Payload,
-    algorithms,
-    sent,
-)
+from fedray.plugin import LocalTraining, method, sent
 
 
-class Numbers(Payload):
-    drawn = sent("statistics", "numbers", axes="k")
-
-
-@algorithms.add
+@method("sends", "Sends", "-")
 class Sends(LocalTraining):
     """Uploads a payload of its own type."""
 
-    name = "sends"
-    title = "Sends"
-    paper = "-"
     travels = "numbers"
-    uploads = (Numbers,)
+    up = {"drawn": sent("statistics", "numbers", axes="k")}
 
-    class HParams(HyperParameters):
-        size: int = Field(3, ge=1, le=1_000_000)
+    size: int = Field(3, ge=1, le=1_000_000)
 
-    def finish(self, local, trained) -> tuple[Numbers, ClientState]:
-        kept = ClientState(local.client.save(local.model))
-        return Numbers(torch.full((self.hp.size,), 2.0)), kept
+    def finish(self, local, trained):
+        _, kept = super().finish(local, trained)
+        return {"drawn": torch.full((self.size,), 2.0)}, kept
 
     def server_update(self, state, uplinks, server):
-        if any(type(each) is not Numbers for each in uplinks.values()):
+        if any(type(each) is not self.up for each in uplinks.values()):
             raise TypeError("another class of the same name")
         return {"sum": sum(each.drawn.sum() for each in uplinks.values())}
 '''

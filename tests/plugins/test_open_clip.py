@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedray.plugin import HyperParameters, Pixels, PromptAveraging, PromptedClip, algorithms
+from fedray.plugin import Pixels, PromptAveraging, PromptedClip, method
 
 BLOCK = "transformer.resblocks.1"
 NAME = f"{BLOCK}.attn.in_proj_weight"
@@ -51,21 +51,15 @@ class OpenClip(PromptedClip):
         return self.class_texts().encode(**self.additions(1))
 
 
-@algorithms.add
+@method("open", "Open", "-")
 class Open(PromptAveraging):
     """Averages the frame and the gates."""
 
-    name = "open"
-    title = "Open"
-    paper = "-"
     travels = "a frame"
     stacks = True
 
-    class HParams(PromptAveraging.HParams):
-        everything: bool = False
-        """Share the low-rank updates, too."""
-
-    hp: HParams
+    everything: bool = False
+    """Share the low-rank updates, too."""
 
     def size(self, client):
         return 1 + client % 3
@@ -74,7 +68,7 @@ class Open(PromptAveraging):
         return OpenClip(clip, class_names, size)
 
     def shared(self, model):
-        if self.hp.everything:
+        if self.everything:
             return super().shared(model)
         return {"frame", "gates.0", "gates.1"}
 '''

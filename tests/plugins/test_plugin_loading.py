@@ -17,7 +17,7 @@ from fedray.plugin import algorithms, partitions
 from fedray.plugins import loading, trust_all, use
 from fedray.runtime.resolve import from_tree
 
-AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class Again")
+AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_plugins_import_each_other_and_packages_themselves():
     Path("pack/__init__.py").write_text("from .inner import NAME\nimport pack.inner\n")
     Path("pack/inner.py").write_text("NAME = 'mine'\n")
     Path("helpers.py").write_text("from pack import NAME\n")
-    load(mine=METHOD.replace('name = "scaled"', "name = helpers.NAME").replace(
+    load(mine=METHOD.replace('"scaled"', "helpers.NAME").replace(
         "from fedray.plugin", "import helpers\nfrom fedray.plugin"))  # fmt: skip
     assert "mine" in algorithms.names()
     Path("helpers.py").write_text("NAME = 'yours'\n")
@@ -129,7 +129,7 @@ def test_a_traceback_shows_the_users_file_and_line_also_where_it_is_gone(tmp_pat
 def test_the_source_of_a_class_is_found_also_where_the_file_is_gone():
     load(mine=METHOD)
     Path("mine.py").unlink()
-    assert 'name = "scaled"' in inspect.getsource(algorithms.get("scaled"))
+    assert '@method("scaled"' in inspect.getsource(algorithms.get("scaled"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_source_of_a_class_is_found_also_where_the_file_is_gone():
         ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
         ("raise SystemError\n", "plug-in mine.py does not import: SystemError (mine.py, line 1)"),
         (
-            METHOD.replace('name = "scaled"', 'name = "fedprox"'),
+            METHOD.replace('"scaled"', '"fedprox"'),
             "plug-in mine.py registers the algorithm 'fedprox', which already exists",
         ),
         (METHOD + AGAIN, "two algorithms are called 'scaled'"),

@@ -94,7 +94,7 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
     (out / "result.json").unlink()
     (out / "rounds.jsonl").unlink(missing_ok=True)
 
-    changed = METHOD.replace("self.hp.scale *", "3 *")
+    changed = METHOD.replace("self.scale *", "3 *")
     write(tmp_path, mine=changed)
     said = refused(capsys, "--resume", str(out))
     assert said == (
@@ -111,7 +111,7 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
 
 
 def test_a_fault_shows_its_line_and_its_traceback_is_kept(tmp_path, capsys):
-    text = METHOD.replace("return self.hp", "assert local is None, 'no context'; return self.hp")
+    text = METHOD.replace("return self", "assert local is None, 'no context'; return self")
     plugin, out = write(tmp_path, mine=text), tmp_path / "run"
     line = text.splitlines().index(next(each for each in text.splitlines() if "assert" in each)) + 1
     command = ["fedavg_digits", *plugin, "algorithm=scaled", *SMALL, "--out", str(out)]
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_said_in_one_sentence(words, message, tmp_path, capsys)
 
 @pytest.mark.parametrize("wrong", ['float("nan") *', "None and"])
 def test_a_loss_that_is_no_finite_number_names_its_file_and_line(wrong, tmp_path, capsys):
-    broken = METHOD.replace("self.hp.scale *", wrong).replace('"scaled"', '"broken"')
+    broken = METHOD.replace("self.scale *", wrong).replace('"scaled"', '"broken"')
     plugin = write(tmp_path, mine=broken)
     words = ["fedavg_digits", *plugin, "algorithm=broken", *SMALL, "--out", str(tmp_path / "run")]
     assert main([*words, "--executor", "serial", "--no-track"]) == 1

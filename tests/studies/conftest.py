@@ -23,15 +23,14 @@ TABLE = {
     "report": {"seeds": [0, 1]},
 }
 PLUGIN = """\
-from fedray.core import algorithms
+from fedray.core import method
 from fedray.algorithms.averaging.fedavg import FedAvg
 
 
-@algorithms.add
+@method("doubtful", "Doubtful", "-")
 class Doubtful(FedAvg):
     \"\"\"FedAvg by another name.\"\"\"
 
-    name = "doubtful"
 """
 Write = Callable[..., Path]
 

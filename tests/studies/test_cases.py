@@ -18,16 +18,13 @@ from fedray.studies.space import draws, parse_space
 from fedray.studies.trials import sweep_outcome
 
 MOODY = """
-from fedray.plugin import FedAvg, algorithms
+from fedray.plugin import FedAvg, method
 
 
-@algorithms.add
+@method("moody", "Moody", "-")
 class Moody(FedAvg):
     "FedAvg whose loss is not finite on one seed."
 
-    name = "moody"
-    title = "Moody"
-    paper = "-"
 
     def loss(self, output, batch, local):
         value = super().loss(output, batch, local)

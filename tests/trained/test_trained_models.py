@@ -20,6 +20,7 @@ from plugged import METHOD
 from safetensors.torch import load_file
 
 import fedray
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import UserError
@@ -333,22 +334,21 @@ def test_a_plug_ins_model_is_used_by_its_kept_text(tmp_path, monkeypatch):
 def peculiar():
     """A method whose predictions depend on more than a model."""
 
-    @algorithms.add
+    @core.method("peculiar", "Peculiar", "-")
     class Peculiar(FedAvg):
-        name, title, paper, travels = "peculiar", "Peculiar", "-", "models"
+        travels = "models"
 
-        class HParams(FedAvg.HParams):
-            by: str = "round"
+        by: str = "round"
 
         def begin(self, client, state, down):
             local = super().begin(client, state, down)
-            if self.hp.by == "draws":
+            if self.by == "draws":
                 weight = local.model.head.weight.data
                 weight.copy_(torch.randn(weight.shape))
             return local
 
         def predict(self, output, local):
-            if self.hp.by == "images":
+            if self.by == "images":
                 return output.logits.masked_fill(local.client.class_counts == 0, -torch.inf)
             return output.logits if local.client.round == 0 else -output.logits
 

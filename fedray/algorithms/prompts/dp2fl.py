@@ -439,7 +439,7 @@ def harm_factor(raw: Tensor, helpful: Tensor, retained: Tensor, mode: GammaMode)
         raw: w~ [K].
         helpful: mask of PC, not empty.
         retained: mask of RNC, not empty.
-        mode: see `DP2FL.HParams.gamma_mode`.
+        mode: see `DP2FL.gamma_mode`.
     """
     smallest = raw[helpful].min() / 3
     if mode == "zero":
@@ -464,7 +464,7 @@ def data_weights(
         helpful: mask of PC [K].
         retained: mask of RNC [K].
         beta: length of the step if PC is empty.
-        mode: see `DP2FL.HParams.gamma_mode`.
+        mode: see `DP2FL.gamma_mode`.
     """
     weights = torch.zeros_like(raw)
     count = int(retained.sum())
