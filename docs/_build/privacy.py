@@ -45,7 +45,7 @@ def _payloads(payloads: PayloadTypes) -> list[str]:
     """Return a line of text for each payload."""
     if not payloads:
         return ["nothing."]
-    return [f"{p.reveals()}. `{p.__name__}`: {_fields(p)}." for p in payloads]
+    return [f"{p.reveals()}. `{p.__qualname__}`: {_fields(p)}." for p in payloads]
 
 
 def _fields(payload: type[Payload]) -> str:
