@@ -186,18 +186,17 @@ class Federation:
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield one record per round, starting with round 0; set `snapshot` before each."""
         self.tested.clear()  # the executor's states may have changed
+        self.snapshot, method = resume or Snapshot(0, {}), self.algorithm
         if resume is None:
-            yield self._round(0, self.plan.joined(0), self._begin)
-        else:
-            self.snapshot = resume
+            yield self._round(0, self.plan.joined(0), self._init, method.prepare, method.give)
         for number in range(self.snapshot.round + 1, self.plan.experiment.rounds + 1):
-            yield self._round(number, self._cohort(number))
+            yield self._round(number, self._cohort(number), method.give, method.round)
 
     def retest(self, snapshot: Snapshot) -> Round:
         """Repeat the test after a round, without training or counting traffic."""
         self.snapshot = snapshot
         participants = self._cohort(snapshot.round) if snapshot.round else ()
-        return self._round(snapshot.round, participants, lambda _: snapshot.server)
+        return self._round(snapshot.round, participants)
 
     def sent(self) -> Iterator[Downlinks]:
         """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
@@ -205,28 +204,21 @@ class Federation:
         server = replace(self.server, round=number, joined=self.plan.joined(number))
         return self._downloads(server, self.snapshot.server)
 
-    def _begin(self, exchange: RoundExchange) -> ServerState:
-        state = self.algorithm.init_server(exchange.server)
-        for step in (self.algorithm.prepare, self.algorithm.give):
-            state = _merged(state, step(state, exchange))
-        return state
+    def _init(self, _: ServerState, exchange: RoundExchange) -> ServerState:
+        return self.algorithm.init_server(exchange.server)
 
     def _round(
         self,
         number: int,
         participants: Sequence[int],
-        other: Callable[[RoundExchange], ServerState] | None = None,
+        *steps: Callable[[ServerState, RoundExchange], ServerState],
     ) -> Round:
-        """Run the method's round, or `other` steps in its place, and test the clients."""
-        exchange = RoundExchange(self, number, participants)
+        """Run steps of the method one after the other, and test the clients."""
+        exchange, state = RoundExchange(self, number, participants), self.snapshot.server
         try:
             with counted() as tally:
-                if other is not None:
-                    state = other(exchange)
-                else:
-                    state = self.snapshot.server
-                    for step in (self.algorithm.give, self.algorithm.round):
-                        state = _merged(state, step(state, exchange))
+                for step in steps:
+                    state = changed_state(state, step(state, exchange))
             record, snapshot = self._finish(exchange, state, Work(*tally.take()))
         except (UserError, RunFailed, ClientError):
             raise
@@ -259,7 +251,7 @@ class Federation:
         """Test the clients if a test is due; return the round's record and snapshot."""
         number, facts = exchange.round, self.plan.facts_at(exchange.round)
         if is_evaluated := self.plan.is_evaluated(number):
-            state = _merged(state, self.algorithm.give(state, exchange))
+            state = changed_state(state, self.algorithm.give(state, exchange))
         snapshot = Snapshot(number, make_contiguous(state))
         numbers, analysis = self._numbers(exchange), Analysis()
         tests = self._evaluate(exchange, state, facts) if is_evaluated else {}
@@ -356,7 +348,7 @@ class Federation:
             yield pass_down(self.gate, self.algorithm.downlink(state, wave, server))[0]
 
 
-def _merged(state: ServerState, after: Any) -> ServerState:
+def changed_state(state: ServerState, after: Any) -> ServerState:
     """Return the server's state with the entries that a step returned in place of those before."""
     if not is_tree(after):
         raise TypeError(f"a server step returned a {type(after).__name__}, expected a mapping")

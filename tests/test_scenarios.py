@@ -65,9 +65,9 @@ def test_new_classes_come_with_new_clients(run):
 
 def test_who_joins_gets_what_others_were_sent_before(run):
     done = run("alignfed", {**GROUPS, "algorithm.target_steps": 10, "faults.drop": 0.5})
-    assert done.servers[0]["given"]["targets"].tolist() == [0] * 4 + [-1]
+    assert done.servers[0]["given"]["keep_targets"].tolist() == [0] * 4 + [-1]
     whole = run("alignfed", {**GROUPS, "algorithm.target_steps": 10})
-    assert whole.servers[-1]["given"]["targets"].tolist() == [0] * 5
+    assert whole.servers[-1]["given"]["keep_targets"].tolist() == [0] * 5
     assert torch.equal(whole.memories[4]["targets"], whole.memories[0]["targets"])
 
 

@@ -18,7 +18,7 @@ from inspect import get_annotations
 from operator import attrgetter
 from typing import Any
 
-from fedray.core.payload import Payload, Sent
+from fedray.core.payload import Declared, Payload
 
 WAYS = ("down", "up")
 
@@ -39,7 +39,7 @@ def step(*, down: Any = None, up: Any = None) -> Callable[[Callable[..., Any]], 
     return declared
 
 
-def gift(**fields: Sent) -> Any:
+def gift(**fields: Declared) -> Any:
     """Return a client step that receives these fields and keeps them in the client's memory."""
 
     @step(down=fields)
@@ -59,7 +59,7 @@ def declare(cls: type[Any], root: type[Any]) -> None:
     bases = [base for base in cls.__bases__ if issubclass(base, root)]
     for way in WAYS:
         setattr(cls, f"own_{way}", vars(cls).get(way) or {})
-        fields: dict[str, Sent | None] = {}
+        fields: dict[str, Declared | None] = {}
         for base in reversed(cls.__mro__):
             fields |= vars(base).get(f"own_{way}", {})
         declared = {name: field for name, field in fields.items() if field is not None}
@@ -71,16 +71,16 @@ def declare(cls: type[Any], root: type[Any]) -> None:
             own = getattr(function, way, None)
             if isinstance(own, Mapping):
                 setattr(function, way, _payload(cls, f"{name}.{way}", own))
+    members = {name: vars(base)[name] for base in reversed(cls.__mro__) for name in vars(base)}
     for way, types in zip(WAYS, ("downloads", "uploads"), strict=True):
-        steps = (vars(base).values() for base in cls.__mro__ if issubclass(base, root))
-        parts = [getattr(cls, way), *(getattr(f, way, None) for fs in steps for f in fs)]
+        parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
         kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
         setattr(cls, types, tuple(dict.fromkeys(kinds)))
     if "HParams" not in vars(cls):
         cls.HParams = _parameters(cls, bases)
 
 
-def _payload(owner: type[Any], place: str, fields: Mapping[str, Sent]) -> type[Payload]:
+def _payload(owner: type[Any], place: str, fields: Mapping[str, Declared]) -> type[Payload]:
     named = {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{place}"}
     made: type[Payload] = type(place, (Payload,), {**named, **fields})
     return made

@@ -61,7 +61,7 @@ Check: TypeAlias = "Callable[[Any, str, Call], None]"
 
 
 @dataclass(frozen=True)
-class Sent:
+class Declared:
     """The declaration of what travels under a name, written `sent`; the gate refuses what differs.
 
     Args:
@@ -106,7 +106,7 @@ class Sent:
         return "statistics" if is_buffer else self.kind
 
 
-sent = Sent
+sent = Declared
 
 
 def count_of_samples(payload: Any, name: str, call: Call) -> None:
@@ -145,12 +145,12 @@ class Payload:
     types: ClassVar[dict[str, type[Payload]]] = {}
     """All payload classes by full name, because two methods may use the same short name."""
 
-    declared: ClassVar[Mapping[str, Sent]] = {}
+    declared: ClassVar[Mapping[str, Declared]] = {}
     """The declarations of all fields, by name."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {name: value for name, value in vars(cls).items() if isinstance(value, Sent)}
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
         cls.declared = {**cls.declared, **own}
         cls.__annotations__ = dict.fromkeys(own, Any)
         for name in own:
@@ -192,7 +192,7 @@ class Payload:
     ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
 
-        def mapped(field: Sent, value: Any, path: tuple[str, ...] = ()) -> Any:
+        def mapped(field: Declared, value: Any, path: tuple[str, ...] = ()) -> Any:
             if isinstance(value, Tensor):
                 return function(field.kind_of(path, statistics), value)
             if is_tree(value):
@@ -352,7 +352,7 @@ def _check_tensor(place: str, value: Any) -> None:
         raise BadPayload(f"{place} is a tensor of another kind ({kind}), expected a dense one")
 
 
-def _check_axes(place: str, tensor: Tensor, field: Sent, sizes: dict[str, int]) -> None:
+def _check_axes(place: str, tensor: Tensor, field: Declared, sizes: dict[str, int]) -> None:
     """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
     axes, shape = field.axes.split(), tensor.shape
     expected = [sizes.setdefault(*pair) for pair in zip(axes, shape, strict=False)]

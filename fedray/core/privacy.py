@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.payload import BadPayload, Kind, NotFinitePayload, Payload, Placed, Sent
+from fedray.core.payload import BadPayload, Declared, Kind, NotFinitePayload, Payload, Placed
 from fedray.core.sums import Total, check_terms, total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree, is_tree, map_tensors
@@ -229,7 +229,7 @@ def _doubled(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _mean_field(field: Sent, total: Any, count: int) -> Any:
+def _mean_field(field: Declared, total: Any, count: int) -> Any:
     """Return the mean of a field from its sum; floating-point tensors in mappings are float32."""
     if is_tree(total):
         return {name: _mean_field(field, inner, count) for name, inner in total.items()}

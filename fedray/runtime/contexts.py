@@ -226,7 +226,7 @@ class StepContexts:
         own = partial(apart, context.skeleton.memory)
         if isinstance(upload, dict):
             declared = getattr(self.method_step(call.step), "up", None) or declared
-            upload = declared(**upload)
+            upload = declared(**upload) if declared is not None else upload
         if isinstance(upload, core.Payload):
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)

@@ -69,7 +69,7 @@ def test_what_central_privacy_cannot_state(changes, sentence):
 
 def test_images_in_the_clear_leave_nothing_to_state():
     changes = {**LOCAL, "algorithm": {"name": "dp2fl"}}
-    with pytest.raises(UserError, match=r"dp2fl uploads clients' images \(ValidationImages\.im"):
+    with pytest.raises(UserError, match=r"dp2fl uploads clients' images \(DP2FL\..*up\.images"):
         from_tree(dict(SMALL), changes.items())
 
 
@@ -142,7 +142,7 @@ def test_epsilon_is_in_every_round_and_stated(tmp_path):
     assert (metric.unit, metric.direction, metric.on) == ("number", "min", None)
     said = run.info.privacy
     assert (said["mode"], said["clip_norm"], said["delta"]) == ("central", 1.0, 1e-5)
-    assert "TrainedModel.samples (statistics)" in said["exempt"]
+    assert "FedAvg.up.samples (statistics)" in said["exempt"]
     assert any("train_loss" in line for line in said["exempt"])
     assert "from seed" in said["noise"]
 

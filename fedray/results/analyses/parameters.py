@@ -20,7 +20,7 @@ from fedray.config import Experiment
 from fedray.core import Downlinks, Total
 from fedray.counts import counted
 from fedray.data import FederatedData
-from fedray.federation import Federation, Reply, RoundExchange, Task
+from fedray.federation import Federation, Reply, RoundExchange, Task, changed_state
 from fedray.models.prompted import PromptedClip
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner
@@ -155,11 +155,14 @@ def _training_round(
     """Run the counted round; return the server's state after it, and what the server trains."""
     method, everyone = federation.algorithm, federation.plan.joined(0)
     exchange = RoundExchange(federation, 0, everyone)
-    state = method.give(method.prepare(method.init_server(exchange.server), exchange), exchange)
+    state = method.init_server(exchange.server)
+    for step in (method.prepare, method.give):
+        state = changed_state(state, step(state, exchange))
     for number in (1, 2):
         executor.reset_traffic()
         with counted() as tally:
-            state = method.round(state, RoundExchange(federation, number, participants))
+            after = method.round(state, RoundExchange(federation, number, participants))
+        state = changed_state(state, after)
         if executor.has_trained:
             break
     return state, tally.parameters
