@@ -124,7 +124,7 @@ def test_the_only_column_has_the_name_of_its_images(write, changes, title):
 
 
 def test_a_row_has_the_title_of_its_method_unless_it_has_a_label(write, plugin):
-    plugin.write_text(plugin.read_text() + '    title = "FedDoubt"\n')
+    plugin.write_text(plugin.read_text().replace("Doubtful", "FedDoubt"))
     rows = {"doubtful": {}, "mine": {"algorithm": "fedproto"}, "fedavg": {"label": "Average"}}
     write(rows=rows)
     plan = plan_words("table", "tiny", plugins=[str(plugin)])
