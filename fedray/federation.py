@@ -27,6 +27,7 @@ from fedray.core import (
     SummingMethod,
     Total,
     is_tested_together,
+    total_of,
 )
 from fedray.core.privacy import has_covered
 from fedray.counts import NO_WORK, Tallied, counted
@@ -451,18 +452,15 @@ class RoundExchange(Exchange):
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
-        gate, executor = self._federation.gate, self._federation.executor
-        algorithm = self._federation.algorithm
+        algorithm, executor = self._federation.algorithm, self._federation.executor
         assert isinstance(algorithm, SummingMethod)
+        if self._federation.gate.privacy is not None:  # noise belongs to the fields of uploads
+            return total_of(algorithm.summand, self.call(step, down))
         if not (reached := self._send(down)):
             return Total()
-        name = self._stream_of(step)
-        replies, total = executor.run("sum", name, self.round, reached)
+        replies, total = executor.run("sum", step, self.round, reached)
         self._collect(step, replies)
-        self._note_noise(step, reached, is_covered=bool(total))
-        if gate.privacy is None:
-            return total
-        return gate.release_total(total, algorithm.summand, round_=self.round, step=name)
+        return total
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; return those of the clients that do not drop out, sorted by client."""

@@ -23,8 +23,7 @@ from fedray.core.payload import (
     PayloadTypes,
     Placed,
 )
-from fedray.core.privacy import Privacy, is_covered, terms_of
-from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
+from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
 from fedray.trees import ALIGNMENT, aligned
 
@@ -65,25 +64,22 @@ class Gate:
         return payload, _count_traffic([*payload.items(self.statistics)])
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
-        """Check, clip, noise, quantise and count an upload.
-
-        Args:
-            payload: the upload of the client.
-            call: the client's call that returned the upload.
-
-        Raises:
-            BadPayload: if the payload does not fit its declaration or the call, or is not finite.
-        """
+        """Check, clip, noise, quantise and count an upload, as `up_together` does."""
         ((payload, traffic),) = self.up_together([payload], [call])
         return payload, traffic
 
     def up_together(
         self, payloads: Sequence[Payload], calls: Sequence[Call]
     ) -> list[tuple[Payload, Traffic]]:
-        """Return `up` of several uploads; those of one form are checked and counted together.
+        """Check, clip, noise, quantise and count uploads, each form of them once.
+
+        Args:
+            payloads: the uploads.
+            calls: the clients' calls that returned them.
 
         Raises:
-            BadPayload: if one of them is wrong, without saying whose.
+            BadPayload: if an upload does not fit its declaration or its call, or is not finite,
+                without saying whose it is.
         """
         forms: dict[object, Traffic] = {}
         passed: list[tuple[Payload, Traffic]] = []
@@ -134,27 +130,6 @@ class Gate:
         if self.privacy is None:
             return dict(uploads)
         return dict(self.privacy.protect_uploads(uploads, round_=round_, step=step))
-
-    def summand(self, summand: Summand) -> Summand:
-        """Return the terms that an upload adds to a sum; with central privacy, the whole upload."""
-        return terms_of if self._is_central else summand
-
-    def summands(self, summands: Summands) -> Summands:
-        """Return the terms of several uploads as rows, as `summand` does of one."""
-        if not self._is_central:
-            return summands
-        return lambda uploads: stack_trees([*map(terms_of, uploads)])
-
-    def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
-        """Return the sums for the server step; with central privacy, those of noisy means."""
-        if self.privacy is None or not self._is_central or not total:
-            return total  # sums of clients that added their own noise
-        mean = self.privacy.noisy_mean(total, round_=round_, step=step)
-        return total_of(summand, dict.fromkeys(total.clients, mean))
-
-    @property
-    def _is_central(self) -> bool:
-        return self.privacy is not None and self.privacy.mode == "central"
 
     def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)

@@ -117,17 +117,17 @@ class GroupRunner(StepContexts):
         uploads: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums."""
-        algorithm, gate = self.assembly.algorithm, self.assembly.gate
+        algorithm = self.assembly.algorithm
         assert isinstance(algorithm, core.SummingMethod)
-        if len(clients) > 1 and all(upload is not None for upload in uploads):
-            sums.add_rows(clients, gate.summands(algorithm.summands)(uploads))
+        sent = [upload for upload in uploads if upload is not None]
+        if len(sent) == len(uploads):
+            sums.add_rows(clients, algorithm.summands(sent))
             return
-        summand = gate.summand(algorithm.summand)
         for client, upload in zip(clients, uploads, strict=True):
-            total = core.Total()
-            if upload is not None:
-                total = core.Total((client,), core.check_terms(summand(upload), upload))
-            sums.add(total)
+            if upload is None:
+                sums.add(core.Total())
+            else:
+                sums.add_rows([client], algorithm.summands([upload]))
 
     def test(
         self,

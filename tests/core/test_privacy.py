@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensors import gaussian
 from torch import Tensor
 
-from fedray.core import KINDS, Call, Gate, Payload, Privacy, Total, payload_field, total_of
+from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field
 from fedray.core.privacy import clip_update, exempt_fields, is_covered, update_norm
 
 D = 8
@@ -159,28 +159,6 @@ def test_central_noise_is_added_once_to_the_mean():
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
     assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
-
-
-def test_central_noise_falls_on_the_sums_of_the_workers():
-    gate = Gate({}, privacy=Privacy("central", 2.0, 3.0, seed=5))
-    uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
-
-    def summand(upload):
-        return {"v": upload.vectors.double(), "weight": torch.tensor(1.0).double()}
-
-    sent = total_of(gate.summand(summand), uploads)  # what a worker returns: no single upload
-    total = gate.release_total(sent, summand, round_=1, step="s")
-    single = gate.release(uploads, round_=1, step="s")[1]
-    assert (total.clients, float(total["weight"])) == ((1, 2, 6), 3.0)
-    torch.testing.assert_close(total["v"] / 3, single.vectors.double())
-    assert float((total["v"] - 9).std()) == pytest.approx(3.0 * 2.0, rel=0.03)
-
-
-@pytest.mark.parametrize("privacy", [None, Privacy("local", 2.0, 3.0)])
-def test_only_central_noise_changes_sums(privacy):
-    gate, total = Gate({}, privacy=privacy), Total((1,), {"v": torch.ones(1)})
-    assert gate.summand(abs) is abs
-    assert gate.release_total(total, abs, round_=1, step="s") is total
 
 
 def test_central_noise_needs_uploads_of_one_shape():
