@@ -99,6 +99,16 @@ class Flat(Mapping[str, Tensor]):
         flat.copy_(tensors)
         return flat
 
+    @classmethod
+    def stacked(cls, flats: Sequence[Flat]) -> Flat:
+        """Return matrices whose rows are the vectors of several objects of one layout."""
+        vectors = zip(*[flat.vectors for flat in flats], strict=True)
+        return cls(flats[0].layout, [*map(torch.stack, vectors)])
+
+    def rows(self) -> list[Flat]:
+        """Return the rows of matrices, which are views."""
+        return [Flat(self.layout, vectors) for vectors in zip(*self.vectors, strict=True)]
+
     @cached_property
     def _views(self) -> dict[str, Tensor]:
         return self.layout.views(self.vectors)

@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
+from fedray.core.flat import Flat
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
@@ -35,12 +36,10 @@ class Trained:
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
         steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
-        losses: mean loss of each epoch, over its images.
     """
 
     tensors: Mapping[str, Tensor]
     steps: int
-    losses: Sequence[float]
 
 
 class LocalTraining(Algorithm):
@@ -61,6 +60,20 @@ class LocalTraining(Algorithm):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
         """Return the upload and the client's next state; by default the client keeps its model."""
         return None, ClientState(local.client.save(local.model), local.state.memory)
+
+    def uploads_of(
+        self, contexts: Sequence[LocalContext], trained: Sequence[Flat]
+    ) -> Sequence[Payload] | None:
+        """Return the uploads of clients without state, if `finish` sends no more than is trained.
+
+        Args:
+            contexts: stacked clients.
+            trained: the trained weights of each, on the CPU.
+
+        Returns:
+            The uploads; None, the default, if clients must finish one by one.
+        """
+        return None
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
@@ -104,8 +117,7 @@ def fit(
     client, config = local.client, local.client.setting.training
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
-    totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
-    steps, weights = 0, [0.0] * config.epochs
+    total, weights, steps = torch.zeros((), device=client.device), 0.0, 0
     sizes = batch_sizes(client.train.index.size, config)
     optimizer, clip = _optimizer(local), config.clip_grad_norm
     with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
@@ -126,17 +138,18 @@ def fit(
                 continue
             if after_batch is not None:
                 after_batch()
-            weight = batch.positions.shape[0] / sizes[0]  # the last batch has other sizes
-            totals[epoch] += value.detach() * weight
-            weights[epoch] += weight
             steps += 1
+            if epoch == config.epochs - 1:
+                weight = batch.positions.shape[0] / sizes[0]  # the last batch has other sizes
+                total += value.detach() * weight
+                weights += weight
         if decay is not None:
             _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
-    losses = [float(total) / (n or 1) for total, n in zip(totals, weights, strict=True)]
-    check_loss(losses[-1], config)
-    client.train_losses.append(losses[-1])
+    mean = float(total) / (weights or 1)
+    check_loss(mean, config)
+    client.train_losses.append(mean)
     tensors = client.weights(local.model)
-    return Trained({**tensors, **local.extra} if local.extra else tensors, steps, losses)
+    return Trained({**tensors, **local.extra} if local.extra else tensors, steps)
 
 
 def _optimizer(local: LocalContext) -> torch.optim.Optimizer:

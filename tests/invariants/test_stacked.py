@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import Stretch, runs_of_epoch, stacks_of
+from fedray.core.stacked import Step, stacks_of, steps_of
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
@@ -124,23 +124,38 @@ def test_stacks_are_subtrees_of_the_additions():
     assert [*stacks_of((), 4)] == []
 
 
-def test_whole_batches_are_computed_together_and_last_ones_by_size():
-    """Batches of 8: three clients of 21, 21 and 16 images, and one of 9, whose last has 9."""
-    steps = [*runs_of_epoch([[8, 8, 5], [8, 8, 5], [8, 8], [9]], 8)]
-    assert steps == [
-        [Stretch(0, 3, 8)],
-        [Stretch(0, 3, 8)],
-        [Stretch(0, 2, 5), Stretch(3, 4, 9)],
-    ]
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (
+            [[8, 8, 5], [8, 8, 5], [8, 8], [9]],
+            [(0, 3, 0, 8), (0, 3, 8, 8), (0, 2, 16, 5), (3, 4, 16, 9)],
+        ),
+        (  # a client whose only batch is one larger does not join smaller clients
+            [[8, 9], [8, 8], [9], [8]],
+            [(0, 2, 0, 8), (3, 4, 0, 8), (1, 2, 8, 8), (0, 1, 16, 9), (2, 3, 16, 9)],
+        ),
+        ([[], []], []),
+    ],
+)
+def test_whole_batches_are_computed_together_and_last_ones_by_size(sizes, expected):
+    """Batches of 8; clients from, to, first column and images of each step."""
+    for epochs in (1, 2):
+        assert [*steps_of(sizes, 8, epochs, counts_steps=False)] == [
+            Step(slice(start, stop), epoch, slice(first, first + size))
+            for epoch in range(epochs)
+            for start, stop, first, size in expected
+        ]
 
 
-def test_a_client_whose_only_batch_is_one_larger_does_not_join_smaller_clients():
-    """Batches of 8: clients of 17, 16, 9 and 8 images."""
-    steps = [*runs_of_epoch([[8, 9], [8, 8], [9], [8]], 8)]
-    assert steps == [
-        [Stretch(0, 2, 8), Stretch(3, 4, 8)],
-        [Stretch(1, 2, 8)],
-        [Stretch(0, 1, 9), Stretch(2, 3, 9)],
+def test_optimisers_that_count_steps_take_those_with_equal_numbers_together():
+    steps = [*steps_of([[4, 4], [4]], 4, 2, counts_steps=True)]
+    assert [(step.clients.start, step.clients.stop) for step in steps] == [
+        (0, 2),
+        (0, 1),
+        (0, 1),
+        (1, 2),
+        (0, 1),
     ]
 
 

@@ -99,11 +99,6 @@ class FedAvg(Averaging, core.LocalTraining):
         """Return the names of the tensors that stay with the client: all except the shared ones."""
         return tensor_names(model) - frozenset(self.shared(model))
 
-    @cached_property
-    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
-        """The names of the shared and of the personal tensors of a model."""
-        return WeakKeyDictionary()
-
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True if all clients predict with one model (`evaluation.protocols`).
 
@@ -181,14 +176,30 @@ class FedAvg(Averaging, core.LocalTraining):
         self, local: core.LocalContext, trained: core.Trained
     ) -> tuple[TrainedModel, core.ClientState]:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
-        client, model = local.client, local.model
-        names = self._names.get(model)
-        if names is None:
-            names = self._names[model] = self.shared(model), self.personal(model)
-        shared, personal = names
-        tensors = select(client.weights(model), personal) if personal else {}
+        client, (shared, personal) = local.client, self._names_in(local.model)
+        tensors = select(client.weights(local.model), personal) if personal else {}
         update = self.up_type(weights=select(trained.tensors, shared), samples=len(client.train))
         return update, core.ClientState(tensors, local.state.memory)
+
+    def uploads_of(
+        self, contexts: Sequence[core.LocalContext], trained: Sequence[core.Flat]
+    ) -> Sequence[TrainedModel] | None:
+        shared, personal = self._names_in(contexts[0].model)
+        if type(self).finish is not FedAvg.finish or personal or trained[0].keys() != shared:
+            return None
+        pairs = zip(contexts, trained, strict=True)
+        return [self.up_type(weights=own, samples=len(c.client.train)) for c, own in pairs]
+
+    def _names_in(self, model: Classifier) -> tuple[Collection[str], Collection[str]]:
+        """Return the names of the shared and of the personal tensors of a model."""
+        if model not in self._names:
+            self._names[model] = self.shared(model), self.personal(model)
+        return self._names[model]
+
+    @cached_property
+    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
+        """The names of the shared and of the personal tensors of models."""
+        return WeakKeyDictionary()
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:
