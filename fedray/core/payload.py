@@ -210,8 +210,8 @@ class Payload:
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        values = vars(self)
-        return type(self), *[structure_of(values[name]) for name in self.names()[0]]
+        values = [self.__dict__[name] for name in self.names()[0]]
+        return type(self), *map(structure_of, values)
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
@@ -219,8 +219,8 @@ class Payload:
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        values = vars(self)
-        return [block for name in self.names()[0] for block in tensor_blocks(values[name])]
+        values = [self.__dict__[name] for name in self.names()[0]]
+        return [block for value in values for block in tensor_blocks(value)]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.
@@ -303,7 +303,7 @@ class Payload:
         """
         for field in self.declared():
             if field.form in (int, float):
-                value = getattr(self, field.name)
+                value = self.__dict__[field.name]
                 if type(value) is not int:  # which every such field may be
                     place = f"{type(self).__name__}.{field.name}"
                     _check_number(place, value, field.form)
@@ -311,7 +311,7 @@ class Payload:
 
 def structure_of(value: Any) -> object:
     """Return dtypes and shapes of a value, equal for alike values; None for a number."""
-    if isinstance(value, Flat):
+    if type(value) is Flat:
         return value.layout.structure
     if isinstance(value, Tensor):
         return value.dtype, value.shape
@@ -322,7 +322,7 @@ def structure_of(value: Any) -> object:
 
 def tensor_blocks(value: Any) -> Sequence[Tensor]:
     """Return the tensors of a value, those of a `Flat` as its vectors."""
-    if isinstance(value, Flat):
+    if type(value) is Flat:
         return value.vectors
     if isinstance(value, Tensor):
         return (value,)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -23,7 +24,8 @@ from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
 
 
-class Begun(NamedTuple):
+@dataclass(frozen=True)
+class Begun:
     """A stacked client's step between its begin and its end.
 
     Attributes:
@@ -106,10 +108,10 @@ def _begin(
     call = core.Call(method, STACKED_STEP, context, down)
     kind = context.architecture, id(down)
     if method.one_model and given.is_empty and kind in begun:
-        _, _, local, weights, work, form, _ = begun[kind]
-        model, trainable = local.model, local.trainable
+        like = begun[kind]
+        model, trainable = like.local.model, like.local.trainable
         local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
-        return Begun(call, given, local, weights, work, form, is_plain=True)
+        return Begun(call, given, local, like.weights, like.work, like.form, is_plain=True)
     with of_clients(client):
         local = method.begin(context, given.state, given.down)
     given.check()  # the download is that of the next client, too

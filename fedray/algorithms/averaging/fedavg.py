@@ -187,8 +187,9 @@ class FedAvg(Averaging, core.LocalTraining):
         shared, personal = self._names_in(contexts[0].model)
         if type(self).finish is not FedAvg.finish or personal or trained[0].keys() != shared:
             return None
-        pairs = zip(contexts, trained, strict=True)
-        return [self.up_type(weights=own, samples=len(c.client.train)) for c, own in pairs]
+        sizes = [context.client.train.index.size for context in contexts]
+        pairs = zip(trained, sizes, strict=True)
+        return [self.up_type(weights=weights, samples=size) for weights, size in pairs]
 
     def _names_in(self, model: Classifier) -> tuple[Collection[str], Collection[str]]:
         """Return the names of the shared and of the personal tensors of a model."""
