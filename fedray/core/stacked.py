@@ -158,6 +158,7 @@ class _Stack:
         samples = Samples.joined([context.client.train for context in contexts])
         self._stored, self._labels = samples.tensors(self._device)
         self._draw_batches()
+        self._class_counts = self._count_classes(one.client.setting.num_classes)
         learning = learnable_parameters(model)
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
@@ -168,7 +169,6 @@ class _Stack:
             "fixed": {n: tensor for n, tensor in rows.items() if n not in learning},
             "memory": stack_trees([c.state.memory for c in contexts]) if one.state.memory else {},
             "down": {} if is_sent_once else stack_trees([_tensor_fields(c.down) for c in contexts]),
-            "counts": self._class_counts(one.client.setting.num_classes),
         }
         self._extra, self._fixed = tree["extra"], tree["fixed"]
         self._learning = [*tree["learning"].values(), *self._extra.values()]
@@ -209,7 +209,7 @@ class _Stack:
         starts = self._counts.cumsum(0) - self._counts
         self._starts = starts.to(self._device).unsqueeze(1)
 
-    def _class_counts(self, classes: int) -> Tensor:
+    def _count_classes(self, classes: int) -> Tensor:
         """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
         clients = torch.arange(len(self._counts)).repeat_interleave(self._counts)
         first = (clients * classes).to(self._device).view(-1, *[1] * (self._labels.dim() - 1))
@@ -242,15 +242,19 @@ class _Stack:
         self._work[clients] += 1, images
         self._parameters = max(self._parameters, numbers // len(losses))
 
-    def _batch(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Return stored images, labels and positions [clients, B] of a step's batches."""
+    def _batch(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Return the stored images of a step's batches [clients, B, ...], and integers.
+
+        Labels, positions and class counts are one tensor, because `torch.vmap` takes long for each.
+        """
         positions = self._order[step.clients, step.epoch, step.columns]
         index = positions + self._starts[step.clients]
         stored, labels = self._stored[index], self._labels[index]
         if views := self._views[step.clients]:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augmented(augment, images, random) for images, random in pairs])
-        return stored, labels, positions
+        counts = self._class_counts[step.clients]
+        return stored, torch.cat([labels.flatten(1), positions, counts], 1)
 
     def results(self) -> list[tuple[Trained | FloatingPointError, Tallied]]:
         """Return the result of each client, or its error, and its work."""
@@ -292,8 +296,8 @@ def _loss_of(
 ) -> Callable[..., Tensor]:
     """Return the loss of one client's batch as a function of what differs between clients.
 
-    The leaves of the tree, images, labels and positions are arguments of their own, because
-    `torch.vmap` takes long to look through a tree.
+    The leaves of the tree, images, and integers (`_Stack._batch`) are arguments of their own,
+    because `torch.vmap` takes long to look through a tree.
 
     Args:
         method: the method.
@@ -306,16 +310,19 @@ def _loss_of(
     equal = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
 
     def loss(*tensors: Tensor) -> Tensor:
-        *own, stored, labels, positions = tensors
+        *own, stored, integers = tensors
         remaining = iter(own)
         values = map_tensors(lambda _: next(remaining), tree)
-        client: Any = _Shared(place="local.client", **equal, class_counts=values["counts"])
+        counts = integers[-one.client.setting.num_classes :]
+        last = integers.shape[0] - counts.shape[0]
+        first = last - stored.shape[0]
+        batch = samples.batch(stored, integers[:first], integers[first:last])
+        client: Any = _Shared(place="local.client", **equal, class_counts=counts)
         state: Any = _Shared(place="local.state", memory=values["memory"])
         down = replace(one.down, **values["down"]) if values["down"] else one.down
         local = LocalContext(client, model, state, down, values["extra"], one.trainable)
         named = {**values["learning"], **values["fixed"]}
         weights = {f"model.{name}": tensor for name, tensor in named.items()}
-        batch = samples.batch(stored, labels, positions)
         result: Tensor = functional_call(objective, weights, (batch, local), tie_weights=tied)
         check_scalar(result)
         return result

@@ -62,20 +62,23 @@ class GroupRunner(StepContexts):
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
-        results = []
-        for (call, _, state, work, seconds), (upload, traffic) in zip(stepped, passed, strict=True):
-            losses, reports = call.client.train_losses, call.client.reports
-            reply = Reply(
-                upload,
-                traffic,
-                train_loss=losses[-1] if losses else None,
-                reports=reports,
-                seconds=seconds,
-                work=work,
-                device_bytes=used,
+        return [
+            (
+                Reply(
+                    upload,
+                    traffic,
+                    train_loss=call.client.train_losses[-1] if call.client.train_losses else None,
+                    reports=call.client.reports,
+                    seconds=seconds,
+                    work=work,
+                    device_bytes=used,
+                ),
+                state,
             )
-            results.append((reply, state))
-        return results
+            for (call, _, state, work, seconds), (upload, traffic) in zip(
+                stepped, passed, strict=True
+            )
+        ]
 
     def _steps(
         self, name: str, round_: int, members: Sequence[Member], tally: Tally

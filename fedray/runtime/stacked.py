@@ -150,7 +150,7 @@ def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> dict[int, 
             f"{method.name} with {architecture} cannot be stacked: {one_line(error)}; set stacked=1"
         ) from error
     uploads: Sequence[core.Payload | None] | None = None
-    is_trained = [not isinstance(trained, Exception) for trained, _ in results]
+    is_trained = [type(trained) is core.Trained for trained, _ in results]
     if False not in [*is_trained, *[one.is_plain for one in begun]]:
         uploads = method.uploads_of(contexts, rows.map(torch.Tensor.cpu).rows())
         for given in {id(one.call.down): one.given for one in begun}.values():
