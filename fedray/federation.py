@@ -27,8 +27,9 @@ from fedray.core import (
     SummingMethod,
     Total,
     is_tested_together,
+    total_of,
 )
-from fedray.core.privacy import has_covered
+from fedray.core.privacy import Privacy, terms_of
 from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant, Spent
@@ -446,8 +447,12 @@ class RoundExchange(Exchange):
         reached, name = self._send(down), self._stream_of(step)
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
         uploads = self._collect(step, replies)
-        self._note_noise(step, reached, is_covered=any(map(has_covered, uploads.values())))
-        return gate.release(uploads, round_=self.round, step=name)
+        if gate.privacy is None or not any(map(gate.privacy.covers, uploads.values())):
+            return uploads
+        self._note_noise(step, reached, gate.privacy)
+        if gate.central is None:
+            return uploads
+        return gate.central.release(total_of(terms_of, uploads), round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
@@ -459,10 +464,13 @@ class RoundExchange(Exchange):
         name = self._stream_of(step)
         replies, total = executor.run("sum", name, self.round, reached)
         self._collect(step, replies)
-        self._note_noise(step, reached, is_covered=bool(total))
-        if gate.privacy is None:
+        if gate.privacy is None or not total:
             return total
-        return gate.release_total(total, algorithm.summand, round_=self.round, step=name)
+        self._note_noise(step, reached, gate.privacy)
+        if gate.central is None:
+            return total
+        means = gate.central.release(total, round_=self.round, step=name)
+        return total_of(algorithm.summand, means)
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; return those of the clients that do not drop out, sorted by client."""
@@ -480,9 +488,8 @@ class RoundExchange(Exchange):
         before = self._calls[step]
         return f"{step}/{before + 1}" if before else step
 
-    def _note_noise(self, step: str, down: Downlinks, *, is_covered: bool) -> None:
-        privacy = self._federation.gate.privacy
-        if is_covered and privacy is not None and privacy.noise_multiplier > 0:
+    def _note_noise(self, step: str, down: Downlinks, privacy: Privacy) -> None:
+        if privacy.noise_multiplier > 0:
             self._calls[step] += 1
             self.noised.append([*down])
 

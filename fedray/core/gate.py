@@ -23,8 +23,7 @@ from fedray.core.payload import (
     PayloadTypes,
     Placed,
 )
-from fedray.core.privacy import Privacy, is_covered, terms_of
-from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
+from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
 from fedray.trees import ALIGNMENT, aligned
 
@@ -116,7 +115,7 @@ class Gate:
         """Return an upload clipped, noised and quantised."""
         if self.privacy is not None:
             client, step = call.client, call.step
-            payload = self.privacy.protect_upload(
+            payload = self.privacy.protect(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
         if self.up_bits >= 32:
@@ -127,34 +126,11 @@ class Gate:
 
         return payload.map(quantised, self.statistics)
 
-    def release(
-        self, uploads: Mapping[int, Payload], *, round_: int, step: str
-    ) -> dict[int, Payload]:
-        """Return the uploads for the server step, with the noise of central privacy if set."""
-        if self.privacy is None:
-            return dict(uploads)
-        return dict(self.privacy.protect_uploads(uploads, round_=round_, step=step))
-
-    def summand(self, summand: Summand) -> Summand:
-        """Return the terms that an upload adds to a sum; with central privacy, the whole upload."""
-        return terms_of if self._is_central else summand
-
-    def summands(self, summands: Summands) -> Summands:
-        """Return the terms of several uploads as rows, as `summand` does of one."""
-        if not self._is_central:
-            return summands
-        return lambda uploads: stack_trees([*map(terms_of, uploads)])
-
-    def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
-        """Return the sums for the server step; with central privacy, those of noisy means."""
-        if self.privacy is None or not self._is_central or not total:
-            return total  # sums of clients that added their own noise
-        mean = self.privacy.noisy_mean(total, round_=round_, step=step)
-        return total_of(summand, dict.fromkeys(total.clients, mean))
-
     @property
-    def _is_central(self) -> bool:
-        return self.privacy is not None and self.privacy.mode == "central"
+    def central(self) -> Privacy | None:
+        """The privacy, if the server adds the noise: it then gets sums of whole uploads alone."""
+        privacy = self.privacy
+        return privacy if privacy is not None and privacy.mode == "central" else None
 
     def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)

@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from fedray import core
+from fedray.core.privacy import rows_of, terms_of
 from fedray.counts import Tally, counted
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import TESTS
@@ -119,10 +120,11 @@ class GroupRunner(StepContexts):
         """Add a group's uploads to sums."""
         algorithm, gate = self.assembly.algorithm, self.assembly.gate
         assert isinstance(algorithm, core.SummingMethod)
-        if len(clients) > 1 and all(upload is not None for upload in uploads):
-            sums.add_rows(clients, gate.summands(algorithm.summands)(uploads))
+        sent = [upload for upload in uploads if upload is not None]
+        if len(sent) == len(clients) > 1:
+            sums.add_rows(clients, (rows_of if gate.central else algorithm.summands)(sent))
             return
-        summand = gate.summand(algorithm.summand)
+        summand = terms_of if gate.central else algorithm.summand
         for client, upload in zip(clients, uploads, strict=True):
             total = core.Total()
             if upload is not None:
