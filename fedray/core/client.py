@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from fedray.core.flat import Flat
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
+from fedray.core.payload import map_blocks
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
@@ -109,13 +110,6 @@ class Samples:
     index: np.ndarray
     kind: type[Inputs] = Pixels
 
-    def __post_init__(self) -> None:
-        """Make the arrays read-only, because all clients share them."""
-        arrays = (("_stored", self._stored), ("_all_labels", self._all_labels))
-        for name, array in (*arrays, ("index", self.index)):
-            if array.flags.writeable:
-                object.__setattr__(self, name, read_only(array))
-
     def __len__(self) -> int:
         return len(self.index)
 
@@ -168,13 +162,6 @@ class Samples:
         return Batch(self.kind.of(stored), labels, positions)
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view of an array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 class Skeleton:
     """A model of one architecture on its device, into which clients' weights are loaded.
 
@@ -196,15 +183,22 @@ class Skeleton:
             name: tensor.clone() for name, tensor in model.named_buffers() if name not in saved
         }
         self.memory = [storage_of(vector) for vector in self.tensors.vectors if vector.is_cpu]
-        self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
+        self._optimizer: tuple[Optimizer, torch.optim.Optimizer] | None = None
 
-    def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
-        """Return the optimiser of the model's parameters, with cleared running means."""
-        made = self._optimizer
-        if made is None or (made[0] is not config and made[0] != config):
-            made = self._optimizer = config, config.optimizer.make(self.parameters, config.lr)
-        made[1].state.clear()
-        return made[1]
+    def optimizer(
+        self, config: TrainingConfig, extra: Sequence[Tensor] = ()
+    ) -> torch.optim.Optimizer:
+        """Return the optimiser of the model's and of extra parameters, without running means."""
+        if extra:
+            return config.optimizer.make([*self.parameters, *extra], config.lr)
+        if self._optimizer is None or self._optimizer[0] is not config.optimizer:
+            made = config.optimizer.make(self.parameters, config.lr)
+            self._optimizer = config.optimizer, made
+        made = self._optimizer[1]
+        made.state.clear()
+        for group in made.param_groups:
+            group["lr"] = config.lr
+        return made
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights, forget gradients, and give unsaved buffers the values of the constructor.
@@ -227,20 +221,14 @@ class Skeleton:
         increment_version(self.parameters)  # prompted models recognise a change by it
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
-        placed = self.tensors
-        if placed.keys() != weights.keys():
-            unknown, missing = (
-                sorted(weights.keys() - placed.keys()),
-                placed.keys() - weights.keys(),
+        both = weights, self.tensors
+        found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
+        if found != expected:  # copying would cast, repeat or skip tensors
+            name = min(name for name, _ in found.items() ^ expected.items())
+            is_, should = (describe_tensor(t[name]) if name in t else "none" for t in both)
+            raise ValueError(
+                f"the weights do not fit the model: {name} is {is_}, expected {should}"
             )
-            wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
-            known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
-            raise ValueError(f"{wrong}; its tensors are {known}")
-        for name, tensor in placed.items():
-            weight = weights[name]
-            if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
-                found, expected = describe_tensor(weight), describe_tensor(tensor)
-                raise ValueError(f"{name} is {found}, expected {expected}")
 
 
 def named_tensors(model: nn.Module) -> Tensors:
@@ -265,8 +253,7 @@ class Client:
         reports: numbers that the method reports; their means appear as "client/<name>".
         validation: the validation images, if the method's `requires.validation` is set; else None.
         train_losses: mean loss in the last epoch of each local training of this step.
-        method: the method's name, for messages.
-        published: the public images, if the method's `requires.public` is set; else None.
+        public: the public images, if the method's `requires.public` is set.
         order: the name of the random stream that orders the training images in a round.
     """
 
@@ -281,16 +268,8 @@ class Client:
     reports: dict[str, float] = field(default_factory=dict)
     validation: Samples | None = None
     train_losses: list[float] = field(default_factory=list)
-    method: str = "the method"
-    published: Samples | None = None
+    public: Samples = None  # type: ignore[assignment]
     order: str = "batches"
-
-    @property
-    def public(self) -> Samples:
-        """The public images; a RuntimeError if the method does not require any."""
-        if self.published is None:
-            raise RuntimeError("this method does not require public images, so it has none")
-        return self.published
 
     def training_on(self, samples: Samples, order: str, **config: Any) -> Client:
         """Return this client with other training images, all of which are used, not augmented.
@@ -320,12 +299,7 @@ class Client:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
-        try:
-            self.skeleton.load(weights)
-        except ValueError as error:
-            raise ValueError(
-                f"the weights that {self.method} loads do not fit {self.architecture}: {error}"
-            ) from None
+        self.skeleton.load(weights)
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
@@ -334,10 +308,8 @@ class Client:
 
     def save(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return a copy of a model's parameters and buffers, for the client's state."""
-        weights = self.weights(model)
-        if isinstance(weights, Flat):
-            return weights.clone()
-        return {name: tensor.clone() for name, tensor in weights.items()}
+        saved: Mapping[str, Tensor] = map_blocks(torch.clone, self.weights(model))
+        return saved
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:

@@ -37,24 +37,24 @@ class Server:
     Attributes:
         round: the round, from 1; 0 is before the first round.
         setting: facts of the federation that server and clients share.
-        text: the text encoder with the texts of the classes, for methods that require text.
+        tower: the text tower with the texts of the classes, if the method requires text.
         device: the device of the server's steps.
         initial: returns the initial weights of an architecture.
         architectures: the architecture of each client.
         empty: returns a model of an architecture, with weights that are not initialised.
         joined: ids of the clients that have joined by this round, sorted.
-        published: the public images, if the method's `requires.public` is set; else None.
+        public: the public images, if the method's `requires.public` is set.
     """
 
     round: int
     setting: Setting
-    text: TextTower | None
+    tower: TextTower
     device: torch.device
     initial: Callable[[str], Tensors]
     architectures: tuple[str, ...]
     empty: Callable[[str], Classifier]
     joined: Sequence[int] = ()
-    published: Samples | None = None
+    public: Samples = None  # type: ignore[assignment]
 
     @property
     def streams(self) -> Streams:
@@ -65,20 +65,6 @@ class Server:
     def newcomers(self) -> Sequence[int]:
         """Ids of the clients that have not joined yet."""
         return range(len(self.joined), self.setting.clients)
-
-    @property
-    def tower(self) -> TextTower:
-        """The text tower; a RuntimeError if the method does not require text."""
-        if self.text is None:
-            raise RuntimeError("this method does not require text, so it has no text tower")
-        return self.text
-
-    @property
-    def public(self) -> Samples:
-        """The public images; a RuntimeError if the method does not require any."""
-        if self.published is None:
-            raise RuntimeError("this method does not require public images, so it has none")
-        return self.published
 
     def check_width(self, vectors: Tensor) -> None:
         """Raise a UserError unless the width of text vectors [C, V] is `model.feature_dim`."""

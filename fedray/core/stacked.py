@@ -396,7 +396,7 @@ class _Loss:
         return result
 
 
-SHARED_BY_CLIENTS = ("architecture", "device", "method", "round", "setting")
+SHARED_BY_CLIENTS = ("architecture", "device", "round", "setting")
 """The attributes of `Client` that are equal for all clients of a stack."""
 
 
