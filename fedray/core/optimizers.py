@@ -2,16 +2,16 @@
 
 Torch wraps methods of its optimisers so that `torch.compile` ignores them. When called, a wrapper
 imports `torch._dynamo`, which takes 1.5 s and 100 MB in every process. Nothing here is compiled, so
-the subclasses below call the unwrapped functions (`inspect.unwrap`), with gradients disabled as in
-torch. Steps and numbers are those of torch; `differentiable=True` is not supported.
+the subclasses below have the unwrapped methods, with gradients disabled as in torch. Steps and
+numbers are those of torch; `differentiable=True` is not supported.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 from pydantic import Field, StrictBool, model_validator
@@ -23,6 +23,7 @@ from fedray.counts import note_step
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
+T = TypeVar("T", bound=torch.optim.Optimizer)
 Decay = Annotated[float, Field(ge=0, le=1000)]
 """The strength of weight decay."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -47,37 +48,27 @@ class Optimizer(Configurable, ABC):
 optimizers: Registry[type[Optimizer]] = Registry("optimizer", "fedray.core.optimizers")
 
 
-class _NotCompiled(torch.optim.Optimizer):
-    """A base class with torch's unwrapped optimiser methods."""
-
-    add_param_group: Any = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-
-
-class TorchSGD(_NotCompiled, torch.optim.SGD):
-    """`torch.optim.SGD` without the wrappers for `torch.compile`."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step."""
-        return _SGD_STEP(self, closure)
+def _unwrapped(kind: type[T]) -> type[T]:
+    """Take the wrappers for `torch.compile` off the methods of an optimiser."""
+    for name in ("add_param_group", "zero_grad", "step"):
+        method = inspect.unwrap(getattr(kind, name))
+        setattr(kind, name, torch.no_grad()(method) if name == "step" else method)
+    return kind
 
 
-class TorchAdam(_NotCompiled, torch.optim.Adam):
-    """`torch.optim.Adam` without the wrappers for `torch.compile`."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step."""
-        return _ADAM_STEP(self, closure)
+@_unwrapped
+class TorchSGD(torch.optim.SGD):
+    """`torch.optim.SGD` without the wrappers."""
 
 
-class TorchAdamW(TorchAdam, torch.optim.AdamW):
-    """`torch.optim.AdamW` without the wrappers; its step is Adam's."""
+@_unwrapped
+class TorchAdam(torch.optim.Adam):
+    """`torch.optim.Adam` without the wrappers."""
 
 
-_SGD_STEP: Any = inspect.unwrap(torch.optim.SGD.step)
-_ADAM_STEP: Any = inspect.unwrap(torch.optim.Adam.step)
+@_unwrapped
+class TorchAdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW` without the wrappers."""
 
 
 class SGDParams(Frozen):
@@ -109,13 +100,10 @@ class SGD(Optimizer):
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's SGD without dampening, or `PlainSGD` if it takes the same steps."""
-        momentum, decay = self.params.momentum, self.params.weight_decay
         parameters = list(parameters)
-        if not momentum and not decay and all(p.device.type == "cpu" for p in parameters):
+        if self.params == SGDParams() and all(parameter.is_cpu for parameter in parameters):
             return PlainSGD(parameters, lr)
-        return TorchSGD(
-            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=self.params.nesterov
-        )
+        return TorchSGD(parameters, lr, **self.params.model_dump())
 
 
 class PlainSGD(TorchSGD):
@@ -172,8 +160,7 @@ class Adam(Optimizer):
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's Adam or AdamW."""
-        betas, eps, decay = self.params.betas, self.params.eps, self.params.weight_decay
-        return self.kind(parameters, lr, betas=betas, eps=eps, weight_decay=decay)
+        return self.kind(parameters, lr, **self.params.model_dump())
 
 
 class AdamWParams(AdamParams):
