@@ -48,7 +48,7 @@ class Setting:
         rounds: T, the number of rounds.
         clients: N, the number of clients.
         training: the configuration of local training.
-        seed: the experiment's seed.
+        streams: the experiment's random streams.
         finetune_epochs: epochs of fine-tuning after the last round.
         top_k: k of the additional top-k accuracy; None does not measure it.
         phases: rounds in which the clients' images change (`data.evolution`).
@@ -59,7 +59,7 @@ class Setting:
     rounds: int
     clients: int
     training: TrainingConfig
-    seed: int
+    streams: Streams
     finetune_epochs: int = 0
     top_k: int | None = None
     phases: tuple[int, ...] = ()
@@ -68,11 +68,6 @@ class Setting:
     def num_classes(self) -> int:
         """C, the number of training classes."""
         return len(self.class_names)
-
-    @property
-    def streams(self) -> Streams:
-        """The experiment's random streams."""
-        return Streams(self.seed)
 
 
 NOWHERE = torch.zeros(0, dtype=torch.int64)
@@ -130,14 +125,10 @@ class Samples:
         """The number of labels of an image: 1, or H·W in dense prediction."""
         return math.prod(self._all_labels.shape[1:])
 
-    @property
-    def dense(self) -> bool:
-        """True if every pixel has a label (dense prediction)."""
-        return self._all_labels.ndim > 1
-
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""
-        stored, labels = torch.from_numpy(self._stored[self.index]), self.labels
+        stored = torch.from_numpy(self._stored.take(self.index, 0))
+        labels = self.labels
         return (stored, labels) if device.type == "cpu" else (stored.to(device), labels.to(device))
 
     @property
@@ -225,10 +216,8 @@ class Skeleton:
         found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
         if found != expected:  # copying would cast, repeat or skip tensors
             name = min(name for name, _ in found.items() ^ expected.items())
-            is_, should = (describe_tensor(t[name]) if name in t else "none" for t in both)
-            raise ValueError(
-                f"the weights do not fit the model: {name} is {is_}, expected {should}"
-            )
+            one, other = (describe_tensor(t[name]) if name in t else "none" for t in both)
+            raise ValueError(f"the weights do not fit the model: {name} is {one}, expected {other}")
 
 
 def named_tensors(model: nn.Module) -> Tensors:
@@ -314,7 +303,9 @@ class Client:
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield batches of `samples` in their order, for passes without training."""
-        if samples.dense:  # every pixel has features; do not exceed the memory of training
+        if (
+            samples.labels_per_image > 1
+        ):  # every pixel has features; do not exceed the memory of training
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
         positions = torch.arange(len(labels), device=self.device)
@@ -343,14 +334,9 @@ class Client:
         Returns:
             The classes that the client holds [c], their mean features [c, d] and counts [c].
         """
-        model.eval()
-        classes, d = self.setting.num_classes, self.setting.feature_dim
-        sums = torch.zeros(classes, d, device=self.device)
-        counts = torch.zeros(classes, dtype=torch.int64, device=self.device)
-        for batch in self.batches(self.train):
-            features = model(batch.inputs).features.float()
-            sums.index_add_(0, batch.labels, features)
-            counts += torch.bincount(batch.labels, minlength=classes)
+        features, counts = self.features(model, self.train), self.class_counts
+        sums = features.new_zeros(len(counts), features.shape[1])
+        sums.index_add_(0, self.train.labels.flatten().to(self.device), features)
         held = counts.nonzero().squeeze(1)
         return held, sums[held] / counts[held].unsqueeze(1), counts[held]
 

@@ -138,7 +138,7 @@ class Assembly:
             rounds=e.rounds,
             clients=e.data.clients,
             training=training,
-            seed=e.seed,
+            streams=self.streams,
             finetune_epochs=e.finetune_epochs,
             top_k=e.evaluation.top_k,
             phases=tuple(first for first, _ in self.data.later),
