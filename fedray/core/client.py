@@ -197,8 +197,14 @@ class Skeleton:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
+        both = weights, self.tensors
         if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
-            self._check(weights)
+            found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
+            if found != expected:  # copying would cast, repeat or skip tensors
+                name = min(name for name, _ in found.items() ^ expected.items())
+                forms = [describe_tensor(one[name]) if name in one else "none" for one in both]
+                wrong = "{} is {}, expected {}".format(name, *forms)
+                raise ValueError(f"the weights do not fit the model: {wrong}")
         self.overwrite(weights)
         for parameter in self.parameters:
             parameter.grad = None  # that of the last client, who may have uploaded it
@@ -210,14 +216,6 @@ class Skeleton:
         """Overwrite parameters and saved buffers with tensors of the same names and shapes."""
         self.tensors.copy_(weights)
         increment_version(self.parameters)  # prompted models recognise a change by it
-
-    def _check(self, weights: Mapping[str, Tensor]) -> None:
-        both = weights, self.tensors
-        found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
-        if found != expected:  # copying would cast, repeat or skip tensors
-            name = min(name for name, _ in found.items() ^ expected.items())
-            one, other = (describe_tensor(t[name]) if name in t else "none" for t in both)
-            raise ValueError(f"the weights do not fit the model: {name} is {one}, expected {other}")
 
 
 def named_tensors(model: nn.Module) -> Tensors:
@@ -303,9 +301,7 @@ class Client:
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield batches of `samples` in their order, for passes without training."""
-        if (
-            samples.labels_per_image > 1
-        ):  # every pixel has features; do not exceed the memory of training
+        if samples.labels_per_image > 1:  # of whose features a pass must not need more memory
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
         positions = torch.arange(len(labels), device=self.device)

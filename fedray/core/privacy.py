@@ -3,7 +3,7 @@
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018,
 arXiv:1710.06963.
 
-    FlatClip, Section 2.1 -> clip_update
+    FlatClip, Section 2.1 -> Privacy.clipped
     the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.release
 
 Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
@@ -73,8 +73,39 @@ class Privacy:
         self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
-        upload = clip_update(upload, down, self.clip_norm, self.statistics)
+        upload = self.clipped(upload, down)
         return upload if self.mode == "central" else self._noisy(upload, step, round_, client)
+
+    def clipped(self, upload: Payload, down: Payload | None) -> Payload:
+        """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
+
+        x is the upload. r is the download's tensor with the same place, kind and axes, or 0 if
+        there is none; the choice never depends on data. An update within the bound is returned
+        unchanged, bit for bit.
+
+        Raises:
+            BadPayload: if a tensor is complex.
+            NotFinitePayload: if the update's norm overflows.
+        """
+        sent = () if down is None else down.tensors(self.statistics)
+        origins = {(place, kind, axes): value for place, kind, axes, value in sent}
+        starts, updates = [], []
+        for place, kind, axes, value in upload.tensors(self.statistics):
+            if value.is_complex() and kind not in EXEMPT_KINDS:
+                raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
+            if is_covered(kind, value):
+                starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))
+                updates.append(value - starts[-1])
+        length = update_norm(updates)
+        if not math.isfinite(length):
+            raise NotFinitePayload(f"the update in {type(upload).__name__} has norm {length}")
+        if length <= self.clip_norm:
+            return upload
+        pairs = zip(starts, updates, strict=True)
+        values = (start + update * (self.clip_norm / length) for start, update in pairs)
+        return upload.map(
+            lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
+        )
 
     def release(self, total: Total, *, round_: int, step: str) -> dict[int, Payload]:
         """Return the uploads for the server step with central privacy: for each client, their mean.
@@ -109,45 +140,6 @@ class Privacy:
             return tensor + torch.as_tensor(noise).to(tensor)
 
         return payload.map(noisy, self.statistics)
-
-
-def clip_update(
-    payload: Payload, down: Payload | None, norm: float, statistics: Collection[str] = ()
-) -> Payload:
-    """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
-
-    r is the download's tensor with the same place, kind and axes, or 0 if there is none; the choice
-    never depends on data. An update within the bound is returned unchanged, bit for bit.
-
-    Args:
-        payload: x, the upload.
-        down: r, the client's download.
-        norm: S.
-        statistics: names of a model's buffers, which are not clipped.
-
-    Raises:
-        BadPayload: if a tensor is complex.
-        NotFinitePayload: if the update's norm overflows.
-    """
-    sent = () if down is None else down.tensors(statistics)
-    origins = {(place, kind, axes): value for place, kind, axes, value in sent}
-    starts, updates = [], []
-    for place, kind, axes, value in payload.tensors(statistics):
-        if value.is_complex() and kind not in EXEMPT_KINDS:
-            raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
-        if is_covered(kind, value):
-            starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))
-            updates.append(value - starts[-1])
-    length = update_norm(updates)
-    if not math.isfinite(length):
-        raise NotFinitePayload(f"the update in {type(payload).__name__} has norm {length}")
-    if length <= norm:
-        return payload
-    pairs = zip(starts, updates, strict=True)
-    clipped = (start + update * (norm / length) for start, update in pairs)
-    return payload.map(
-        lambda kind, value: next(clipped) if is_covered(kind, value) else value, statistics
-    )
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:

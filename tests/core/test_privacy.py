@@ -14,7 +14,7 @@ from tensors import gaussian
 from torch import Tensor
 
 from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field, total_of
-from fedray.core.privacy import clip_update, exempt_fields, is_covered, terms_of, update_norm
+from fedray.core.privacy import exempt_fields, is_covered, terms_of, update_norm
 
 D = 8
 
@@ -62,7 +62,9 @@ def moved_by(upload: Model, down: Model) -> float:
 def test_the_whole_update_is_clipped_by_hand():
     down = Model({"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([[10.0]])}, {})
     # the update is (3, 0) and 4, of norm 5; half of it has norm 2.5
-    up = clip_update(update(torch.tensor([4.0, 1.0]), torch.tensor([[14.0]])), down, 2.5)
+    up = Privacy("central", 2.5, 0.0).clipped(
+        update(torch.tensor([4.0, 1.0]), torch.tensor([[14.0]])), down
+    )
     torch.testing.assert_close(up.weights["a"], torch.tensor([2.5, 1.0]))
     torch.testing.assert_close(up.weights["b"], torch.tensor([[12.0]]))
     assert torch.equal(up.buffers["mean"], torch.ones(2))
@@ -73,7 +75,7 @@ def test_the_whole_update_is_clipped_by_hand():
 def test_large_weights_that_hardly_moved_are_left_alone_bit_for_bit():
     down = Model({"a": gaussian(50) * 1e3, "b": gaussian(2, 2)}, {})
     sent = update(down.weights["a"] + 0.01, down.weights["b"])
-    assert clip_update(sent, down, 1.0) is sent
+    assert Privacy("central", 1.0, 0.0).clipped(sent, down) is sent
 
 
 def test_prototypes_are_one_vector_and_no_difference():
@@ -81,7 +83,7 @@ def test_prototypes_are_one_vector_and_no_difference():
     vectors = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     sent = Means(vectors, torch.tensor([1, 2]))
     for down in (None, AllMeans(torch.ones(2, 2))):
-        up = clip_update(sent, down, 1.0)
+        up = Privacy("central", 1.0, 0.0).clipped(sent, down)
         torch.testing.assert_close(up.vectors, vectors / 5)
         assert up.counts.tolist() == [1, 2]
 
@@ -91,13 +93,12 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
     """Sensitivity: whatever one client's data is replaced by, given the same download."""
     down = Model({"a": gaussian(D, seed=seed), "b": gaussian(2, 3, seed=seed + 1)}, {})
     uploads = [
-        clip_update(
+        Privacy("central", norm, 0.0).clipped(
             update(
                 down.weights["a"] + size * gaussian(D, seed=seed + 10 + i),
                 down.weights["b"] + size * gaussian(2, 3, seed=seed + 20 + i),
             ),
             down,
-            norm,
         )
         for i in range(4)
     ]

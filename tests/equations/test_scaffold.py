@@ -7,7 +7,7 @@ import torch
 from reference import ReferenceClient, initial_model, set_parameters, supervised
 
 from fedray.algorithms.averaging.scaffold import ControlledModel, ControlledUpdate
-from fedray.core.privacy import clip_update
+from fedray.core import Privacy
 
 ONE_KIND = {"model.group": "cnn2"}
 LR = 0.05
@@ -79,8 +79,8 @@ def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
 def test_clipping_measures_the_change_of_the_variate_from_zero():
     down = ControlledModel({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
     small = ControlledUpdate({"w": torch.tensor([1.3])}, 9, {"w": torch.tensor([0.4])})
-    assert clip_update(small, down, 0.5) is small
-    clipped = clip_update(small, down, 0.05)
+    assert Privacy("central", 0.5, 0.0).clipped(small, down) is small
+    clipped = Privacy("central", 0.05, 0.0).clipped(small, down)
     torch.testing.assert_close(clipped.weights["w"], torch.tensor([1.03]))
     torch.testing.assert_close(clipped.change["w"], torch.tensor([0.04]))
 
