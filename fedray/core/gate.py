@@ -126,12 +126,6 @@ class Gate:
 
         return payload.map(quantised, self.statistics)
 
-    @property
-    def central(self) -> Privacy | None:
-        """The privacy, if the server adds the noise: it then gets sums of whole uploads alone."""
-        privacy = self.privacy
-        return privacy if privacy is not None and privacy.mode == "central" else None
-
     def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)
         if not isinstance(payload, Payload) or (types is not None and kind not in types):

@@ -14,7 +14,7 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from fedray.core.payload import (
     PayloadField,
     map_blocks,
 )
-from fedray.core.sums import Total, check_terms, stack_trees
+from fedray.core.sums import total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree
 
@@ -107,21 +107,22 @@ class Privacy:
             lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
         )
 
-    def release(self, total: Total, *, round_: int, step: str) -> dict[int, Payload]:
-        """Return the uploads for the server step with central privacy: for each client, their mean.
+    def release(self, uploads: dict[int, Payload], *, round_: int, step: str) -> dict[int, Payload]:
+        """Return the uploads for the server step; unchanged if privacy is local.
 
-        So results computed from them reveal no more than the mean of the m clipped uploads, whose
-        covered tensors have noise of the standard deviation sigma * S / m.
+        With central privacy, all clients get the mean of their m uploads, with noise of the
+        standard deviation sigma * S / m on the covered tensors, so that results computed from the
+        uploads reveal no more than that.
 
-        Args:
-            total: the sums of the `terms_of` the uploads.
-            round_: the round.
-            step: the client step.
+        Raises:
+            ValueError: if the uploads do not have the same names and shapes.
         """
-        ((name, sums),) = total.sums.items()
-        kind, count = Payload.types[name], len(total)
-        mean = kind(**{f.name: _mean_of_field(f, sums[f.name], count) for f in kind.declared()})
-        return dict.fromkeys(total.clients, self._noisy(mean, step, round_, count=count))
+        if self.mode == "local":
+            return uploads
+        sums, kind = total_of(_terms_of, uploads), type(next(iter(uploads.values())))
+        fields = {f.name: _mean_of_field(f, sums[f.name], len(sums)) for f in kind.declared()}
+        mean = self._noisy(kind(**fields), step, round_, count=len(sums))
+        return dict.fromkeys(uploads, mean)
 
     def _noisy(
         self, payload: Payload, step: str, round_: int, client: int = 0, count: int = 1
@@ -148,17 +149,11 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     return float(torch.stack(norms).norm()) if norms else 0.0
 
 
-def terms_of(upload: Payload) -> StateTree:
-    """Return what an upload adds to the sums of `Privacy.release`: its fields, by its type."""
+def _terms_of(upload: Payload) -> StateTree:
+    """Return the fields of an upload as terms of a sum."""
     tensors, numbers = upload.names()
     fields = {name: map_blocks(_doubled, getattr(upload, name)) for name in tensors}
-    fields |= {name: torch.tensor(float(getattr(upload, name))).double() for name in numbers}
-    return check_terms({upload.full_name(): fields}, upload)
-
-
-def rows_of(uploads: Sequence[Payload]) -> StateTree:
-    """Return the `terms_of` several uploads as rows."""
-    return stack_trees([*map(terms_of, uploads)])
+    return fields | {n: torch.tensor(float(getattr(upload, n))).double() for n in numbers}
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -291,9 +291,7 @@ class _StackedTraining:
         context.client.train_losses.append(means[-1])
         trained = [vector[row] for vector in self._rows.vectors]
         tensors = Flat(self._rows.layout, trained)
-        return Trained(
-            {**tensors, **context.extra} if context.extra else tensors, self.steps[row], means
-        )
+        return Trained({**tensors, **context.extra} if context.extra else tensors, self.steps[row])
 
     def _part(self, start: int, stop: int) -> _Part:
         """Return the rows of the clients [start, stop) and their optimiser."""

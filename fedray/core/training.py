@@ -35,12 +35,10 @@ class Trained:
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
         steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
-        losses: mean loss of each epoch, over its images.
     """
 
     tensors: Mapping[str, Tensor]
     steps: int
-    losses: Sequence[float]
 
 
 class LocalTraining(Algorithm):
@@ -106,14 +104,12 @@ def fit(
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     optimizer = client.skeleton.optimizer(config, [*local.extra.values()])
     sizes = batch_sizes(client.train.index.size, config)
-    weights = [size / sizes[0] for size in sizes]  # the last batch has another size
-    steps, totals = 0, torch.zeros(config.epochs, device=client.device)
+    losses: list[Tensor] = []
     with only_trainable(local.model, local.trainable, local.extra.values()):
         for batch in _batches(client, sizes):
-            epoch, number = divmod(steps, len(sizes))
             if decay is not None:
                 for group in optimizer.param_groups:
-                    group["lr"] = config.lr * decay(steps / (config.epochs * len(sizes)))
+                    group["lr"] = config.lr * decay(len(losses) / (config.epochs * len(sizes)))
             for _ in range(repeat):
                 optimizer.zero_grad()
                 value = loss(batch)
@@ -128,13 +124,16 @@ def fit(
                 optimizer.step()
             if after_batch is not None:
                 after_batch()
-            totals[epoch].add_(value.detach() * weights[number])
-            steps += 1
-    losses = [total / (sum(weights) or 1) for total in totals.tolist()]
-    check_loss(losses[-1], config)
-    client.train_losses.append(losses[-1])
+            losses.append(value.detach())
+    total, weights = torch.zeros((), device=client.device), 0.0
+    for value, size in zip(losses[-len(sizes) :], sizes, strict=True):  # of the last epoch
+        total += value * (size / sizes[0])
+        weights += size / sizes[0]
+    mean = float(total) / (weights or 1)
+    check_loss(mean, config)
+    client.train_losses.append(mean)
     tensors = client.weights(local.model)
-    return Trained({**tensors, **local.extra} if local.extra else tensors, steps, losses)
+    return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
 
 def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:

@@ -8,7 +8,6 @@ from itertools import chain, groupby
 from typing import Any
 
 from fedray import core
-from fedray.core.privacy import rows_of, terms_of
 from fedray.counts import Tally, counted
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import TESTS
@@ -118,18 +117,17 @@ class GroupRunner(StepContexts):
         uploads: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums."""
-        algorithm, gate = self.assembly.algorithm, self.assembly.gate
+        algorithm = self.assembly.algorithm
         assert isinstance(algorithm, core.SummingMethod)
         sent = [upload for upload in uploads if upload is not None]
-        if len(sent) == len(clients) > 1:
-            sums.add_rows(clients, (rows_of if gate.central else algorithm.summands)(sent))
+        if len(sent) == len(uploads):
+            sums.add_rows(clients, algorithm.summands(sent))
             return
-        summand = terms_of if gate.central else algorithm.summand
         for client, upload in zip(clients, uploads, strict=True):
-            total = core.Total()
-            if upload is not None:
-                total = core.Total((client,), core.check_terms(summand(upload), upload))
-            sums.add(total)
+            if upload is None:
+                sums.add(core.Total())
+            else:
+                sums.add_rows([client], algorithm.summands([upload]))
 
     def test(
         self,

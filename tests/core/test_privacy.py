@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tensors import gaussian
 from torch import Tensor
 
-from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field, total_of
-from fedray.core.privacy import exempt_fields, is_covered, terms_of, update_norm
+from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field
+from fedray.core.privacy import exempt_fields, is_covered, update_norm
 
 D = 8
 
@@ -49,7 +49,7 @@ def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
 
 def released(privacy: Privacy, uploads: Mapping[int, Payload]) -> dict[int, Payload]:
     """What the server's step is given with central privacy."""
-    return privacy.release(total_of(terms_of, uploads), round_=1, step="s")
+    return privacy.release(uploads, round_=1, step="s")
 
 
 def moved_by(upload: Model, down: Model) -> float:
@@ -165,7 +165,7 @@ def test_central_noise_needs_uploads_of_one_shape():
     with pytest.raises(ValueError, match=r"shapes \[1, 4\] and \[2, 4\] have no sum"):
         released(privacy, uploads)
     integers = {1: Means(torch.ones(2, 4), torch.ones(2, dtype=torch.int64))}
-    with pytest.raises(TypeError, match=r"Means\.counts"):
+    with pytest.raises(TypeError, match="'counts'"):
         released(privacy, integers)
 
 
