@@ -2,7 +2,7 @@
 
 Torch wraps methods of its optimisers so that `torch.compile` ignores them. When called, a wrapper
 imports `torch._dynamo`, which takes 1.5 s and 100 MB in every process. Nothing here is compiled, so
-the subclasses below have the unwrapped methods, with gradients disabled as in torch. Steps and
+the subclasses below have unwrapped methods, with gradients disabled as in torch. Steps and
 numbers are those of torch; `differentiable=True` is not supported.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import Field, StrictBool, model_validator
@@ -36,10 +36,6 @@ ON_THE_CPU = ("step",)
 class Optimizer(Configurable, ABC):
     """A factory of the optimiser of local training; the key `lr` is the learning rate."""
 
-    paper: ClassVar[str] = "-"
-    """Authors, venue and arXiv number."""
-    Params: ClassVar[type[Frozen]] = Frozen
-
     @abstractmethod
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a new optimiser of `parameters`."""
@@ -49,26 +45,16 @@ optimizers: Registry[type[Optimizer]] = Registry("optimizer", "fedray.core.optim
 
 
 def _unwrapped(kind: type[T]) -> type[T]:
-    """Take the wrappers for `torch.compile` off the methods of an optimiser."""
-    for name in ("add_param_group", "zero_grad", "step"):
-        method = inspect.unwrap(getattr(kind, name))
-        setattr(kind, name, torch.no_grad()(method) if name == "step" else method)
-    return kind
+    """Return a subclass whose methods lack the wrappers for `torch.compile`."""
+    names = ("add_param_group", "zero_grad", "step")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    methods["step"] = torch.no_grad()(methods["step"])
+    return cast(type[T], type(f"Torch{kind.__name__}", (kind,), methods))
 
 
-@_unwrapped
-class TorchSGD(torch.optim.SGD):
-    """`torch.optim.SGD` without the wrappers."""
-
-
-@_unwrapped
-class TorchAdam(torch.optim.Adam):
-    """`torch.optim.Adam` without the wrappers."""
-
-
-@_unwrapped
-class TorchAdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` without the wrappers."""
+TorchSGD = _unwrapped(torch.optim.SGD)
+TorchAdam = _unwrapped(torch.optim.Adam)
+TorchAdamW = _unwrapped(torch.optim.AdamW)
 
 
 class SGDParams(Frozen):
@@ -106,12 +92,14 @@ class SGD(Optimizer):
         return TorchSGD(parameters, lr, **self.params.model_dump())
 
 
-class PlainSGD(TorchSGD):
+class PlainSGD(torch.optim.SGD):
     """Plain SGD on a CPU, w <- w - lr * gradient, equal to torch's SGD bit for bit.
 
     For small models, the profiler hooks and the choice of a kernel in torch's SGD take several
     times as long as the step.
     """
+
+    add_param_group: Any = inspect.unwrap(torch.optim.SGD.add_param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to None."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -38,8 +37,6 @@ class ScheduleParams(Frozen):
 class Schedule(Configurable, ABC):
     """A learning rate for each round; round 1 is the first."""
 
-    paper: ClassVar[str] = "-"
-    """Authors, venue and arXiv number."""
     Params: ClassVar[type[Frozen]] = ScheduleParams
     params: ScheduleParams
 
@@ -105,8 +102,6 @@ class StepParams(ScheduleParams):
                 "needs either milestones or every; set lr_schedule.milestones=[30, 60] or "
                 "lr_schedule.every=30"
             )
-        if any(later <= earlier for earlier, later in pairwise(self.milestones)):
-            raise ValueError(f"milestones={list(self.milestones)} must be strictly increasing")
         return self
 
 

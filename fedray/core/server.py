@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from fedray.core.payload import Payload
 from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
-from fedray.streams import Streams, torch_seeded
+from fedray.streams import Streams
 from fedray.trees import ServerState, Tensors
 
 if TYPE_CHECKING:
@@ -111,10 +110,6 @@ class Server:
             self.device,
         )
         return client.training_on(samples, "server batches", **config)
-
-    def seeded(self, purpose: str) -> AbstractContextManager[None]:
-        """Seed torch's global generators, which dropout uses; restore them on exit."""
-        return torch_seeded(self.streams.entropy(purpose, round_=self.round), self.device)
 
 
 class Exchange(ABC):
