@@ -87,7 +87,7 @@ def test_clipping_measures_the_change_of_the_variate_from_zero():
 
 def test_eq4_divides_by_the_rounds_learning_rate(run):
     """K eta is that of the round: a warm-up's first control is that of a run with its rate."""
-    warm_up = {"name": "constant", "warmup_rounds": 1, "warmup": "constant", "warmup_lr": 0.02}
+    warm_up = {"name": "constant", "warmup_rounds": 1, "warmup_lr": 0.02}
     warmed = run("scaffold", {**ONE_KIND, "rounds": 2, "lr": 0.1, "lr_schedule": warm_up})
     slow = run("scaffold", {**ONE_KIND, "rounds": 1, "lr": 0.02})
     found, expected = (done.servers[1]["control"] for done in (warmed, slow))
