@@ -1690,6 +1690,8 @@ class Auxiliary(FedAvg):
         return name.startswith("auxiliary.")
 
     def train(self, net: Any, client: int, round_: int, **options: Any) -> int:
+        if "learn" in options:  # fine-tuning knows the loss alone
+            return super().train(net, client, round_, **options)
         bound = self.hp["clip_norm"]
         own = [*net.extractor.parameters(), *net.head.parameters()]
         parts = [own, [*net.auxiliary.parameters()]]
