@@ -29,7 +29,6 @@ from fedray.core import (
     is_tested_together,
     total_of,
 )
-from fedray.core.privacy import has_covered
 from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant, Spent
@@ -443,12 +442,17 @@ class RoundExchange(Exchange):
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
-        gate, executor = self._federation.gate, self._federation.executor
-        reached, name = self._send(down), self._stream_of(step)
+        executor, before = self._federation.executor, self._calls[step]
+        reached, name = self._send(down), f"{step}/{before + 1}" if before else step
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
         uploads = self._collect(step, replies)
-        self._note_noise(step, reached, is_covered=any(map(has_covered, uploads.values())))
-        return gate.release(uploads, round_=self.round, step=name)
+        privacy = self._federation.gate.privacy
+        if privacy is None or not any(map(privacy.covers, uploads.values())):
+            return uploads
+        if privacy.noise_multiplier > 0:
+            self._calls[step] += 1
+            self.noised.append([*reached])
+        return privacy.release(uploads, round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
@@ -472,17 +476,6 @@ class RoundExchange(Exchange):
         dropped = [Event(c, "dropped") for c in sorted(absent.intersection(self.participants))]
         self.events += [event for event in dropped if event not in self.events]  # once a round
         return {client: payload for client, payload in passed.items() if client not in absent}
-
-    def _stream_of(self, step: str) -> str:
-        """Return the step, numbered from its second call with noise on, which draws other noise."""
-        before = self._calls[step]
-        return f"{step}/{before + 1}" if before else step
-
-    def _note_noise(self, step: str, down: Downlinks, *, is_covered: bool) -> None:
-        privacy = self._federation.gate.privacy
-        if is_covered and privacy is not None and privacy.noise_multiplier > 0:
-            self._calls[step] += 1
-            self.noised.append([*down])
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Record replies; return the uploads, sorted by client."""

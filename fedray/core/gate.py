@@ -104,7 +104,7 @@ class Gate:
         """Return an upload clipped, noised and quantised."""
         if self.privacy is not None:
             client, step = call.client, call.step
-            payload = self.privacy.protect_upload(
+            payload = self.privacy.protect(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
         if self.up_bits >= 32:
@@ -114,14 +114,6 @@ class Gate:
             return quantise(tensor, self.up_bits) if is_covered(kind, tensor) else tensor
 
         return payload.map(quantised, self.statistics)
-
-    def release(
-        self, uploads: Mapping[int, Payload], *, round_: int, step: str
-    ) -> dict[int, Payload]:
-        """Return the uploads for the server step, with the noise of central privacy if set."""
-        if self.privacy is None:
-            return dict(uploads)
-        return dict(self.privacy.protect_uploads(uploads, round_=round_, step=step))
 
     def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)

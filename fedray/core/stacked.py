@@ -330,7 +330,7 @@ def _loss_of(
     return loss
 
 
-SHARED_BY_CLIENTS = ("architecture", "device", "method", "round", "setting")
+SHARED_BY_CLIENTS = ("architecture", "device", "round", "setting")
 """The attributes of `Client` that are equal for all clients of a stack."""
 
 

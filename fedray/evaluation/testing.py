@@ -89,7 +89,8 @@ def fine_tune_head(
 ) -> Iterator[core.LocalContext]:
     """Train only the head with the method's loss, for `finetune_epochs` epochs; yield after each.
 
-    The learning rate is the experiment's, not changed by a schedule.
+    The learning rate is the experiment's, not changed by a schedule. What a method does to
+    gradients in its rounds (SCAFFOLD's correction, FedKD's `clip_norm`) is not part of its loss.
     """
     head, lr = head_tensors(local.model), algorithm.setting.training.lr
     for epoch in range(algorithm.setting.finetune_epochs):

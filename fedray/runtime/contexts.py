@@ -326,8 +326,7 @@ class StepContexts:
             initial=partial(self._initial, architecture, client),
             device=self.device,
             validation=None if validation is None else self.samples(validation[client]),
-            method=self.assembly.algorithm.name,
-            published=self._public,
+            public=self._public,
         )
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
@@ -350,7 +349,7 @@ class StepContexts:
         return self.assembly.models.samples(self.device)
 
     @cached_property
-    def _public(self) -> core.Samples | None:
+    def _public(self) -> Any:
         """Return the public images if the method requires them."""
         if not self.assembly.algorithm.requires.public:
             return None

@@ -119,9 +119,9 @@ def test_a_loss_that_is_not_finite_stops_the_training(local):
 
 def test_a_loss_that_is_not_a_scalar_is_refused(local):
     context = local()
-    with pytest.raises(NoScalar, match=r"must be one number, found a tensor of shape \[\d+, \d+\]"):
+    with pytest.raises(NoScalar, match=r"found a tensor of shape \[\d+, \d+\]"):
         fit(context, lambda batch: context.model(batch.inputs).logits)
-    with pytest.raises(NoScalar, match="must be a tensor, found None"):
+    with pytest.raises(NoScalar, match="found None"):
         fit(context, lambda batch: None)
 
 
@@ -215,7 +215,8 @@ def test_the_learning_rate_may_fall_within_a_training(local):
     trained = fit(context, cross_entropy(context), after_batch=after, decay=decay)
     assert shares == pytest.approx([n / trained.steps for n in range(trained.steps)])
     assert rates == pytest.approx([0.05 * (1 - share) for share in shares])
-    assert optimizer.param_groups[0]["lr"] == 0.05
+    fit(context, cross_entropy(context), after_batch=after)
+    assert rates[-1] == 0.05
 
 
 def test_a_server_trains_with_the_loop_of_clients(assemble):

@@ -666,7 +666,7 @@ def same_method(drawn: Drawn) -> Iterator[str]:
         shared |= {"length": params.get("length", 4), "words": params.get("words", "a photo of a")}
     values = []
     for algorithm in ({"name": name, **params, **zero}, {"name": other, **shared}):
-        tree = {**copied(drawn.tree), "algorithm": algorithm}
+        tree = {**copied(drawn.tree), "algorithm": algorithm, "stacked": 1}  # else not bit for bit
         tree["model"] = (
             {**tree["model"], "feature_dim": drawn.experiment.model.feature_dim or 256}
             if "text" in tree

@@ -441,14 +441,14 @@ class Loop:
         done, warm = max(round_, 1) - 1, p["warmup_rounds"]
         if done < warm:
             start = p["warmup_lr"]
-            return start if p["warmup"] == "constant" else start + (lr - start) * done / warm
+            return start + (lr - start) * done / warm
         if p["name"] == "constant":
             return lr
         if p["name"] == "steps":
             if p["every"] is not None:
                 return lr * p["factor"] ** ((done - warm) // p["every"])
             return lr * p["factor"] ** sum(m <= done for m in p["milestones"])
-        share = min((done - warm) / (p["period"] or total - warm), 1)
+        share = (done - warm) / (total - warm)
         return p["final_lr"] + (lr - p["final_lr"]) * (1 + math.cos(math.pi * share)) / 2
 
     def participants(self, round_: int) -> list[int]:
@@ -1690,6 +1690,8 @@ class Auxiliary(FedAvg):
         return name.startswith("auxiliary.")
 
     def train(self, net: Any, client: int, round_: int, **options: Any) -> int:
+        if "learn" in options:  # fine-tuning knows the loss alone
+            return super().train(net, client, round_, **options)
         bound = self.hp["clip_norm"]
         own = [*net.extractor.parameters(), *net.head.parameters()]
         parts = [own, [*net.auxiliary.parameters()]]
