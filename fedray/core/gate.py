@@ -138,7 +138,6 @@ def _check_like(payload: Payload, down: Any) -> None:
             payload.require_like(field.name, getattr(down, field.name))
 
 
-@torch.no_grad()
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
     """Return payloads on the CPU, contiguous, aligned, and without gradient.
 

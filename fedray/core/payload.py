@@ -210,8 +210,7 @@ class Payload:
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        values = [self.__dict__[name] for name in self.names()[0]]
-        return type(self), *map(structure_of, values)
+        return type(self), *[structure_of(self.__dict__[name]) for name in self.names()[0]]
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
@@ -219,8 +218,8 @@ class Payload:
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        values = [self.__dict__[name] for name in self.names()[0]]
-        return [block for value in values for block in tensor_blocks(value)]
+        names = self.names()[0]
+        return [block for name in names for block in tensor_blocks(self.__dict__[name])]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.

@@ -11,6 +11,7 @@ of an exchange by their sorted ids and N alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -38,8 +39,8 @@ from fedray.core.training import (
     batch_indices,
     batch_order,
     batch_sizes,
-    check_loss,
     check_scalar,
+    diverged,
     only_trainable,
 )
 from fedray.counts import Tallied, Tally, counted
@@ -268,23 +269,18 @@ class _Stack:
         for name, rows in self._extra.items():
             for context, own in zip(self._contexts, rows, strict=True):
                 context.extra[name].copy_(own)
-        means, tensors = (totals / images.clip(1)).tolist(), self._rows.rows()
-        facts = zip(self._contexts, means, self._work.tolist(), tensors, strict=True)
-        return [
-            (self._result(context, loss, steps, own), Tallied(steps, read, self._parameters))
-            for context, loss, (steps, read), own in facts
-        ]
-
-    def _result(
-        self, context: LocalContext, loss: float, steps: int, tensors: Flat
-    ) -> Trained | FloatingPointError:
-        """Return the result of a client from its mean loss in the last epoch."""
-        try:
-            check_loss(loss, self._config)
-        except FloatingPointError as error:
-            return error
-        context.client.train_losses.append(loss)
-        return Trained({**tensors, **context.extra} if context.extra else tensors, steps)
+        results: list[tuple[Trained | FloatingPointError, Tallied]] = []
+        losses, work = totals / images.clip(1), self._work.tolist()
+        for context, loss, (steps, read), own in zip(
+            self._contexts, losses.tolist(), work, self._rows.rows(), strict=True
+        ):
+            context.client.train_losses.append(loss)
+            tensors = {**own, **context.extra} if context.extra else own
+            trained = (
+                Trained(tensors, steps) if math.isfinite(loss) else diverged(loss, self._config)
+            )
+            results.append((trained, Tallied(steps, read, self._parameters)))
+        return results
 
 
 def _loss_of(

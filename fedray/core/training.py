@@ -145,7 +145,8 @@ def fit(
         total += value * (size / sizes[0])
         weights += size / sizes[0]
     mean = float(total) / (weights or 1)
-    check_loss(mean, config)
+    if not math.isfinite(mean):
+        raise diverged(mean, config)
     client.train_losses.append(mean)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
@@ -192,13 +193,12 @@ def check_scalar(loss: object) -> None:
         )
 
 
-def check_loss(loss: float, config: TrainingConfig) -> None:
-    """Raise a FloatingPointError if the mean loss of an epoch is not finite."""
-    if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the training loss became {loss}; lower lr (now {config.lr:g}) "
-            "or the weight of the method's own loss term"
-        )
+def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
+    """Return the error for a mean loss of an epoch that is not finite."""
+    return FloatingPointError(
+        f"the training loss became {loss}; lower lr (now {config.lr:g}) "
+        "or the weight of the method's own loss term"
+    )
 
 
 def batch_order(client: Client) -> torch.Generator:
@@ -228,12 +228,12 @@ def batch_indices(
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     """Return the sizes of one epoch's batches."""
-    whole, remainder = divmod(count, config.batch_size)
+    whole, rest = count // config.batch_size, count % config.batch_size
     sizes = [config.batch_size] * whole
-    if remainder == 1 and sizes and not config.drop_last:
+    if rest == 1 and sizes and not config.drop_last:
         sizes[-1] += 1  # batch normalisation cannot train on one image
-    elif remainder and not config.drop_last:
-        sizes.append(remainder)
+    elif rest and not config.drop_last:
+        sizes += [rest]
     return sizes
 
 

@@ -7,7 +7,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -59,7 +59,8 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
-class Stepped(NamedTuple):
+@dataclass(frozen=True)
+class Stepped:
     """What a client's step returned; the upload has not passed the gate.
 
     Attributes:

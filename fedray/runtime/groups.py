@@ -67,17 +67,15 @@ class GroupRunner(StepContexts):
                 Reply(
                     upload,
                     traffic,
-                    train_loss=call.client.train_losses[-1] if call.client.train_losses else None,
-                    reports=call.client.reports,
-                    seconds=seconds,
-                    work=work,
+                    train_loss=losses[-1] if (losses := step.call.client.train_losses) else None,
+                    reports=step.call.client.reports,
+                    seconds=step.seconds,
+                    work=step.work,
                     device_bytes=used,
                 ),
-                state,
+                step.state,
             )
-            for (call, _, state, work, seconds), (upload, traffic) in zip(
-                stepped, passed, strict=True
-            )
+            for step, (upload, traffic) in zip(stepped, passed, strict=True)
         ]
 
     def _steps(

@@ -7,6 +7,7 @@ trained (`uploads_of`). In between, clients of one form are trained together.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -62,14 +63,14 @@ def stacked_steps(
         runtime.template(architecture)
     runtime.isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
     drawn, ended = generators(runtime.device), dict[int, Ended]()
-    begun, alike = dict[object, Begun](), dict[object, list[Begun]]()
+    begun, alike = dict[str, Begun](), defaultdict[object, list[Begun]](list)
     client = clients[0]
     with of_clients(*clients):
         try:
             for member in members:
                 client = member.client
                 one = _begin(runtime, round_, member, begun, tally)
-                alike.setdefault(one.form, []).append(one)
+                alike[one.form].append(one)
             for group in alike.values():
                 client = group[0].call.client.id
                 ended |= _train_together(runtime, group)
@@ -90,7 +91,7 @@ def stacked_steps(
 
 
 def _begin(
-    runtime: StepContexts, round_: int, member: Member, begun: dict[object, Begun], tally: Tally
+    runtime: StepContexts, round_: int, member: Member, begun: dict[str, Begun], tally: Tally
 ) -> Begun:
     """Begin a client's step, and take its weights from the model.
 
@@ -98,17 +99,16 @@ def _begin(
         runtime: what steps get.
         round_: the round.
         member: the client.
-        begun: the first plain step of each kind of clients, which is extended. If the download
-            alone determines the model (`one_model`), the next of this kind begins likewise.
+        begun: the last plain step of each architecture, which is extended. If the download alone
+            determines the model (`one_model`), the next client with this download begins likewise.
         tally: counts the work.
     """
     (client, state, down), method = member, runtime.assembly.algorithm
     context = runtime.client(client, round_)
     given = runtime.given(context, state, down)
     call = core.Call(method, STACKED_STEP, context, down)
-    kind = context.architecture, id(down)
-    if method.one_model and given.is_empty and kind in begun:
-        like = begun[kind]
+    like = begun.get(context.architecture)
+    if method.one_model and given.is_empty and like is not None and like.call.down is down:
         model, trainable = like.local.model, like.local.trainable
         local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
         return Begun(call, given, local, like.weights, like.work, like.form, is_plain=True)
@@ -120,7 +120,7 @@ def _begin(
     weights, work = context.skeleton.tensors.clone(), tally.take()
     one = Begun(call, given, local, weights, work, _form(local), is_plain)
     if is_plain:
-        begun[kind] = one
+        begun[context.architecture] = one
     return one
 
 
