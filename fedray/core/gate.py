@@ -8,7 +8,7 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -49,6 +49,7 @@ class Gate:
     up_bits: int = 32
     privacy: Privacy | None = None
     statistics: Collection[str] = ()
+    _sizes: dict[object, Traffic] = field(default_factory=dict, init=False, compare=False)
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
         """Check and count a download, which clients only read.
@@ -57,9 +58,10 @@ class Gate:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
         self._check_type(payload, "downloads")
-        payload.check_fields(self.axes)
-        (payload,) = _finite_on_cpu([payload])
-        return payload, _count_traffic([*payload.items(self.statistics)])
+        payload.check_names()
+        payload.check_numbers()
+        size = self._size(payload, None, payload.form(), 32)
+        return _finite_on_cpu([payload])[0], size
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload, as `up_together` does."""
@@ -68,7 +70,7 @@ class Gate:
     def up_together(
         self, payloads: Sequence[Payload], calls: Sequence[Call]
     ) -> list[tuple[Payload, Traffic]]:
-        """Check, clip, noise, quantise and count uploads, each form of them once.
+        """Check, clip, noise, quantise and count uploads.
 
         Args:
             payloads: the uploads.
@@ -78,7 +80,6 @@ class Gate:
             BadPayload: if an upload does not fit its declaration or its call, or is not finite,
                 without saying whose it is.
         """
-        forms: dict[object, Traffic] = {}
         sizes: list[Traffic] = []
         down, sent = object(), object()  # the last download, and its form
         for payload, call in zip(payloads, calls, strict=True):
@@ -86,19 +87,22 @@ class Gate:
                 self._check_type(payload, "uploads")
             if call.down is not down:
                 down, sent = call.down, call.down and call.down.form()
-            form = payload.form(), sent
-            if form not in forms:
-                payload.check_fields(self.axes)
-                _check_like(payload, call.down)
-                forms[form] = _count_traffic([*payload.items(self.statistics)], self.up_bits)
             payload.check_numbers()
-            sizes.append(forms[form])
+            sizes.append(self._size(payload, down, (payload.form(), sent), self.up_bits))
         payloads = _finite_on_cpu(payloads)
         for payload, call in zip(payloads, calls, strict=True):
             payload.check(call)
         if self.privacy is not None or self.up_bits < 32:
             payloads = [*map(self._transformed, payloads, calls)]
         return [*zip(payloads, sizes, strict=True)]
+
+    def _size(self, payload: Payload, down: Any, form: object, bits: int) -> Traffic:
+        """Return the size of a payload; check its form, and that of the download, once for all."""
+        if form not in self._sizes:
+            payload.check_fields(self.axes)
+            _check_like(payload, down)
+            self._sizes[form] = _count_traffic([*payload.items(self.statistics)], bits)
+        return self._sizes[form]
 
     def _transformed(self, payload: Payload, call: Call) -> Payload:
         """Return an upload clipped, noised and quantised."""
@@ -131,11 +135,11 @@ def _check_like(payload: Payload, down: Any) -> None:
     Fields are declared alike if their names, types and axes agree. Plain numbers are not compared.
     """
     sent = down.declared() if isinstance(down, Payload) else ()
-    forms = {(field.name, field.form, field.axes) for field in sent}
-    for field in payload.declared():
-        holds_tensors = field.form not in (int, float)
-        if holds_tensors and (field.name, field.form, field.axes) in forms:
-            payload.require_like(field.name, getattr(down, field.name))
+    forms = {(other.name, other.form, other.axes) for other in sent}
+    for own in payload.declared():
+        holds_tensors = own.form not in (int, float)
+        if holds_tensors and (own.name, own.form, own.axes) in forms:
+            payload.require_like(own.name, getattr(down, own.name))
 
 
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
