@@ -123,7 +123,8 @@ class Samples:
     @property
     def labels_per_image(self) -> int:
         """The number of labels of an image: 1, or H·W in dense prediction."""
-        return math.prod(self._all_labels.shape[1:])
+        sides = self._all_labels.shape[1:]
+        return math.prod(sides) if sides else 1
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""

@@ -241,7 +241,7 @@ class _Stack:
             tensor.grad = None
         _, images, numbers = tally.take()
         self._work[clients] += 1, images
-        self._parameters = max(self._parameters, numbers // len(losses))
+        self._parameters = max(self._parameters, numbers // losses.shape[0])
 
     def _batch(self, step: Step) -> tuple[Tensor, Tensor]:
         """Return the stored images of a step's batches [clients, B, ...], and integers.

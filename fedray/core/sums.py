@@ -124,10 +124,9 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
     A term is a tensor of floating-point numbers, or a counter: an integer or boolean tensor of the
     upload in a mapping that `payload_field` declares to hold a model's counters.
     """
-    for path, term in leaves(terms):
-        is_tensor = isinstance(term, Tensor)
-        if not (is_tensor and (term.is_floating_point() or _is_counter(term, upload))):
-            kind = term.dtype if is_tensor else f"a {type(term).__name__}"
+    for path, term in leaves({n: t for n, t in terms.items() if not _is_floating(t)}):
+        if not (_is_floating(term) or _is_counter(term, upload)):
+            kind = term.dtype if isinstance(term, Tensor) else f"a {type(term).__name__}"
             raise TypeError(
                 f"summand returned {kind} as '{'.'.join(path)}', expected a tensor of "
                 "floating-point numbers (of integers, only counters of a model have a sum)"
@@ -135,11 +134,17 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
     return terms
 
 
-def _is_counter(term: Tensor, upload: Any) -> bool:
+def _is_floating(term: Any) -> bool:
+    blocks = term.vectors if type(term) is Flat else (term,)
+    return all([isinstance(b, Tensor) and b.is_floating_point() for b in blocks])  # noqa: C419
+
+
+def _is_counter(term: Any, upload: Any) -> bool:
     declared = upload.declared() if isinstance(upload, Payload) else ()
     fields = {f.name: getattr(upload, f.name) for f in declared if f.counters}
     counters = [value for path, value in leaves(fields) if len(path) > 1]
-    return any(term.data_ptr() == counter.data_ptr() for counter in counters)
+    addresses = [counter.data_ptr() for counter in counters]
+    return isinstance(term, Tensor) and term.data_ptr() in addresses
 
 
 def stack_trees(trees: Sequence[StateTree]) -> StateTree:
