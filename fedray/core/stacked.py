@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import Batch, Samples
+from fedray.core.client import Batch, Client, Samples, TrainingConfig
 from fedray.core.flat import Flat
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.payload import Payload
@@ -98,23 +98,15 @@ def train_stacked(
         attention = sdpa_kernel(SDPBackend.MATH)
     with only_trainable(model, contexts[0].trainable), attention, counted() as tally:
         stack = _Stack(method, model, rows, contexts)
-        for step in stack.steps:
-            stack.take(step, tally)
+        for clients, epoch in stack.steps():
+            stack.take(clients, epoch, tally)
     return stack.results()
-
-
-class Step(NamedTuple):
-    """A step that consecutive clients take together, in an epoch, on columns of its order."""
-
-    clients: slice
-    epoch: int
-    columns: slice
 
 
 def steps_of(
     sizes: Sequence[Sequence[int]], whole: int, epochs: int, *, counts_steps: bool
-) -> Iterator[Step]:
-    """Yield the steps of all epochs.
+) -> Iterator[tuple[slice, int]]:
+    """Yield the clients that take each step together, and its epoch.
 
     In the first steps of an epoch, all clients that have whole batches compute them together. In
     the last step, clients compute their last batch, if its size differs: it is smaller, or one
@@ -131,24 +123,27 @@ def steps_of(
     batches = [[whole * (count > step) for count in counts] for step in range(max(counts))]
     taken = [0] * len(sizes)
     for epoch in range(epochs):
-        for step, batch in enumerate([*batches, rest]):
+        for batch in [*batches, rest]:
             stop = 0
             for (size, _), clients in groupby([*zip(batch, taken, strict=True)]):
                 start, stop = stop, stop + len([*clients])
                 if size:
-                    columns = slice(whole * step, whole * step + size)
-                    yield Step(slice(start, stop), epoch, columns)
+                    yield slice(start, stop), epoch
             if counts_steps:
                 taken = [done + (size > 0) for done, size in zip(taken, batch, strict=True)]
+
+
+def _batches(client: Client, sizes: Sequence[int], config: TrainingConfig) -> Iterator[Tensor]:
+    """Yield the positions of a client's batches in all epochs, drawn from its own stream."""
+    random = batch_order(client)
+    for _ in range(config.epochs):
+        yield from batch_indices(client.train.index.size, sizes, config, random, CPU)
 
 
 class _Stack:
     """Clients in training, whose weights are the rows of a matrix.
 
     What differs between clients is one tree of stacked tensors, of which the first are trained.
-
-    Attributes:
-        steps: the steps of all epochs.
     """
 
     def __init__(
@@ -158,8 +153,10 @@ class _Stack:
         self._config, self._device = one.client.setting.training, one.client.device
         samples = Samples.joined([context.client.train for context in contexts])
         self._stored, self._labels = samples.tensors(self._device)
-        self._draw_batches()
+        self._counts = [context.client.train.index.size for context in contexts]
+        self._starts = torch.tensor([0, *accumulate(self._counts)], device=self._device)
         self._class_counts = self._count_classes(one.client.setting.num_classes)
+        self._views: list[torch.Generator] = []
         learning = learnable_parameters(model)
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
@@ -178,54 +175,38 @@ class _Stack:
         self._others = [tensor.contiguous() for tensor in others]
         self._losses = torch.vmap(_loss_of(method, model, one, samples, tree), randomness="error")
         self._means: dict[tuple[int, str], Tensor] = {}  # the optimiser's running means
-        self._last: list[tuple[Step, Tensor]] = []  # losses of the last epoch
+        self._last: list[tuple[slice, int, Tensor]] = []  # losses of the last epoch
         self._work, self._parameters = np.zeros((len(contexts), 2), np.int64), 0
-
-    def _draw_batches(self) -> None:
-        """Draw the order of each client's images from its own stream [clients, epochs, columns].
-
-        Whole batches begin at the same columns for all clients, and so do the last ones.
-        """
-        config, clients = self._config, [context.client for context in self._contexts]
-        self._views: list[torch.Generator] = []
-        if not config.augment.is_identity:
-            self._views = [*map(augmentation_draws, clients)]
-        counts = [client.train.index.size for client in clients]
-        sizes = [batch_sizes(count, config) for count in counts]
-        counts_steps = not isinstance(config.optimizer, SGD)
-        steps = steps_of(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
-        self.steps = [*steps]
-        last = max([step.columns.start for step in self.steps], default=0)
-        columns = max([step.columns.stop for step in self.steps], default=0)
-        order = np.zeros((len(clients), config.epochs, columns), np.int64)
-        for row, (client, batches) in enumerate(zip(clients, sizes, strict=True)):
-            random, used = batch_order(client), sum(batches)
-            whole = config.batch_size * batches.count(config.batch_size)
-            for epoch in order[row]:
-                drawn = batch_indices(counts[row], [used], config, random, CPU)[0].numpy()
-                epoch[:whole] = drawn[:whole]
-                epoch[last : last + used - whole] = drawn[whole:]
-        self._order = torch.from_numpy(order).to(self._device)
-        self._counts = torch.tensor(counts)
-        starts = self._counts.cumsum(0) - self._counts
-        self._starts = starts.to(self._device).unsqueeze(1)
 
     def _count_classes(self, classes: int) -> Tensor:
         """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
-        clients = torch.arange(len(self._counts)).repeat_interleave(self._counts)
-        first = (clients * classes).to(self._device).view(-1, *[1] * (self._labels.dim() - 1))
-        keys = first + self._labels
-        return keys.flatten().bincount(minlength=len(self._counts) * classes).view(-1, classes)
+        count = len(self._counts)
+        first = (torch.arange(count) * classes).repeat_interleave(torch.tensor(self._counts))
+        labels = self._labels.flatten(1) if self._labels.dim() > 1 else self._labels.unsqueeze(1)
+        keys = first.to(self._device).unsqueeze(1) + labels
+        return keys.flatten().bincount(minlength=count * classes).view(-1, classes)
 
-    def take(self, step: Step, tally: Tally) -> None:
-        """Take a step, and note its work."""
-        clients, config = step.clients, self._config
+    def steps(self) -> Iterator[tuple[slice, int]]:
+        """Yield the clients that take each step together, and its epoch."""
+        config = self._config
+        sizes = [batch_sizes(count, config) for count in self._counts]
+        counts_steps = not isinstance(config.optimizer, SGD)
+        clients = [context.client for context in self._contexts]
+        pairs = zip(clients, sizes, strict=True)
+        self._batches = [_batches(client, batches, config) for client, batches in pairs]
+        if not config.augment.is_identity:
+            self._views = [*map(augmentation_draws, clients)]
+        return steps_of(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
+
+    def take(self, clients: slice, epoch: int, tally: Tally) -> None:
+        """Take a step of some clients in an epoch, and note its work."""
+        config, (stored, integers) = self._config, self._batch(clients)
         learning = [tensor[clients].detach().requires_grad_() for tensor in self._learning]
         others = [tensor[clients] for tensor in self._others]
-        losses = self._losses(*learning, *others, *self._batch(step))
+        losses = self._losses(*learning, *others, stored, integers)
         losses.sum().backward()  # type: ignore[no-untyped-call]
-        if step.epoch == config.epochs - 1:
-            self._last.append((step, losses.detach()))
+        if epoch == config.epochs - 1:
+            self._last.append((clients, stored.shape[1], losses.detach()))
         if config.clip_grad_norm is not None:
             clip_rows(learning, config.clip_grad_norm)
         optimizer = config.optimizer.make(learning, config.lr)
@@ -243,18 +224,19 @@ class _Stack:
         self._work[clients] += 1, images
         self._parameters = max(self._parameters, numbers // losses.shape[0])
 
-    def _batch(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the stored images of a step's batches [clients, B, ...], and integers.
+    def _batch(self, clients: slice) -> tuple[Tensor, Tensor]:
+        """Return the stored images of the clients' next batches [clients, B, ...], and integers.
 
         Labels, positions and class counts are one tensor, because `torch.vmap` takes long for each.
         """
-        positions = self._order[step.clients, step.epoch, step.columns]
-        index = positions + self._starts[step.clients]
+        drawn = [*map(next, self._batches[clients])]
+        positions = torch.stack(drawn).to(self._device)
+        index = positions + self._starts[clients].unsqueeze(1)
         stored, labels = self._stored[index], self._labels[index]
-        if views := self._views[step.clients]:
+        if views := self._views[clients]:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augmented(augment, images, random) for images, random in pairs])
-        counts = self._class_counts[step.clients]
+        counts = self._class_counts[clients]
         return stored, torch.cat([labels.flatten(1), positions, counts], 1)
 
     def results(self) -> list[tuple[Trained | FloatingPointError, Tallied]]:
@@ -262,24 +244,20 @@ class _Stack:
         for tensor, name in zip(self._others, self._fixed, strict=False):
             self._rows[name].copy_(tensor)
         totals, images = np.zeros((2, len(self._contexts)))
-        for (clients, _, columns), losses in self._last:
-            size = columns.stop - columns.start
+        for clients, size, losses in self._last:
             totals[clients] += losses.cpu().double().numpy() * size
             images[clients] += size
         for name, rows in self._extra.items():
             for context, own in zip(self._contexts, rows, strict=True):
                 context.extra[name].copy_(own)
         results: list[tuple[Trained | FloatingPointError, Tallied]] = []
-        losses, work = totals / images.clip(1), self._work.tolist()
-        for context, loss, (steps, read), own in zip(
-            self._contexts, losses.tolist(), work, self._rows.rows(), strict=True
-        ):
+        means = (totals / images.clip(1)).tolist()
+        facts = zip(self._contexts, means, self._work.tolist(), self._rows.rows(), strict=True)
+        for context, loss, (steps, read), own in facts:
             context.client.train_losses.append(loss)
-            tensors = {**own, **context.extra} if context.extra else own
-            trained = (
-                Trained(tensors, steps) if math.isfinite(loss) else diverged(loss, self._config)
-            )
-            results.append((trained, Tallied(steps, read, self._parameters)))
+            trained = Trained({**own, **context.extra} if context.extra else own, steps)
+            result = trained if math.isfinite(loss) else diverged(loss, self._config)
+            results.append((result, Tallied(steps, read, self._parameters)))
         return results
 
 
