@@ -12,7 +12,7 @@ of an exchange by their sorted ids and N alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import accumulate, groupby
@@ -29,7 +29,6 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, TrainingConfig
 from fedray.core.flat import Flat
 from fedray.core.optimizers import ON_THE_CPU, SGD
-from fedray.core.payload import Payload
 from fedray.core.sums import halves, stack_trees
 from fedray.core.training import (
     LocalTraining,
@@ -46,7 +45,7 @@ from fedray.core.training import (
 from fedray.counts import Tallied, Tally, counted
 from fedray.errors import UserError
 from fedray.models import Classifier, is_tied, learnable_parameters
-from fedray.trees import is_tree, leaves, map_tensors
+from fedray.trees import leaves, map_tensors
 
 CPU = torch.device("cpu")
 
@@ -151,8 +150,8 @@ class _Stack:
     ) -> None:
         one, self._rows, self._contexts = contexts[0], rows, contexts
         self._config, self._device = one.client.setting.training, one.client.device
-        samples = Samples.joined([context.client.train for context in contexts])
-        self._stored, self._labels = samples.tensors(self._device)
+        self._samples = Samples.joined([context.client.train for context in contexts])
+        self._stored, self._labels = self._samples.tensors(self._device)
         self._counts = [context.client.train.index.size for context in contexts]
         self._starts = torch.tensor([0, *accumulate(self._counts)], device=self._device)
         self._class_counts = self._count_classes(one.client.setting.num_classes)
@@ -160,20 +159,22 @@ class _Stack:
         learning = learnable_parameters(model)
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
-        is_sent_once = all([context.down is one.down for context in contexts])  # noqa: C419
-        tree: dict[str, Any] = {
+        sent = [context.down for context in contexts if context.down is not one.down]
+        names = one.down.names()[0] if sent else ()  # of what each client is sent for itself
+        self._tree: dict[str, Any] = {
             "learning": {n: tensor for n, tensor in rows.items() if n in learning},
-            "extra": stack_trees([c.extra for c in contexts]) if one.extra else {},
+            "extra": stack_trees([c.extra for c in contexts]),
             "fixed": {n: tensor for n, tensor in rows.items() if n not in learning},
-            "memory": stack_trees([c.state.memory for c in contexts]) if one.state.memory else {},
-            "down": {} if is_sent_once else stack_trees([_tensor_fields(c.down) for c in contexts]),
+            "memory": stack_trees([c.state.memory for c in contexts]),
+            "down": stack_trees([{n: getattr(c.down, n) for n in names} for c in contexts]),
         }
-        self._extra, self._fixed = tree["extra"], tree["fixed"]
-        self._learning = [*tree["learning"].values(), *self._extra.values()]
-        others = [tensor for _, tensor in leaves(tree)][len(self._learning) :]
+        self._learning = [*self._tree["learning"].values(), *self._tree["extra"].values()]
+        others = [tensor for _, tensor in leaves(self._tree)][len(self._learning) :]
         # layers update running statistics in contiguous rows alone
         self._others = [tensor.contiguous() for tensor in others]
-        self._losses = torch.vmap(_loss_of(method, model, one, samples, tree), randomness="error")
+        self._objective = _Objective(method, model)
+        self._equal = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
+        self._losses = torch.vmap(self._loss, randomness="error")
         self._means: dict[tuple[int, str], Tensor] = {}  # the optimiser's running means
         self._last: list[tuple[slice, int, Tensor]] = []  # losses of the last epoch
         self._work, self._parameters = np.zeros((len(contexts), 2), np.int64), 0
@@ -239,15 +240,41 @@ class _Stack:
         counts = self._class_counts[clients]
         return stored, torch.cat([labels.flatten(1), positions, counts], 1)
 
+    def _loss(self, *tensors: Tensor) -> Tensor:
+        """Return the loss of one client's batch.
+
+        The leaves of the tree, images, and integers (`_batch`) are arguments of their own, because
+        `torch.vmap` takes long to look through a tree.
+        """
+        *own, stored, integers = tensors
+        remaining, one = iter(own), self._contexts[0]
+        values = map_tensors(lambda _: next(remaining), self._tree)
+        counts = integers[-one.client.setting.num_classes :]
+        last = integers.shape[0] - counts.shape[0]
+        first = last - stored.shape[0]
+        batch = self._samples.batch(stored, integers[:first], integers[first:last])
+        client: Any = _Shared(place="local.client", **self._equal, class_counts=counts)
+        state: Any = _Shared(place="local.state", memory=values["memory"])
+        down = replace(one.down, **values["down"]) if values["down"] else one.down
+        model = self._objective.model
+        local = LocalContext(client, model, state, down, values["extra"], one.trainable)
+        named = {**values["learning"], **values["fixed"]}
+        weights = {f"model.{name}": tensor for name, tensor in named.items()}
+        loss: Tensor = functional_call(
+            self._objective, weights, (batch, local), tie_weights=is_tied(model)
+        )
+        check_scalar(loss)
+        return loss
+
     def results(self) -> list[tuple[Trained | FloatingPointError, Tallied]]:
         """Return the result of each client, or its error, and its work."""
-        for tensor, name in zip(self._others, self._fixed, strict=False):
+        for tensor, name in zip(self._others, self._tree["fixed"], strict=False):
             self._rows[name].copy_(tensor)
         totals, images = np.zeros((2, len(self._contexts)))
         for clients, size, losses in self._last:
             totals[clients] += losses.cpu().double().numpy() * size
             images[clients] += size
-        for name, rows in self._extra.items():
+        for name, rows in self._tree["extra"].items():
             for context, own in zip(self._contexts, rows, strict=True):
                 context.extra[name].copy_(own)
         results: list[tuple[Trained | FloatingPointError, Tallied]] = []
@@ -259,49 +286,6 @@ class _Stack:
             result = trained if math.isfinite(loss) else diverged(loss, self._config)
             results.append((result, Tallied(steps, read, self._parameters)))
         return results
-
-
-def _loss_of(
-    method: LocalTraining,
-    model: Classifier,
-    one: LocalContext,
-    samples: Samples,
-    tree: Mapping[str, Any],
-) -> Callable[..., Tensor]:
-    """Return the loss of one client's batch as a function of what differs between clients.
-
-    The leaves of the tree, images, and integers (`_Stack._batch`) are arguments of their own,
-    because `torch.vmap` takes long to look through a tree.
-
-    Args:
-        method: the method.
-        model: a model of the clients' architecture.
-        one: one of the clients.
-        samples: the images of all clients.
-        tree: the tensors that differ between clients.
-    """
-    objective, tied = _Objective(method, model), is_tied(model)
-    equal = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
-
-    def loss(*tensors: Tensor) -> Tensor:
-        *own, stored, integers = tensors
-        remaining = iter(own)
-        values = map_tensors(lambda _: next(remaining), tree)
-        counts = integers[-one.client.setting.num_classes :]
-        last = integers.shape[0] - counts.shape[0]
-        first = last - stored.shape[0]
-        batch = samples.batch(stored, integers[:first], integers[first:last])
-        client: Any = _Shared(place="local.client", **equal, class_counts=counts)
-        state: Any = _Shared(place="local.state", memory=values["memory"])
-        down = replace(one.down, **values["down"]) if values["down"] else one.down
-        local = LocalContext(client, model, state, down, values["extra"], one.trainable)
-        named = {**values["learning"], **values["fixed"]}
-        weights = {f"model.{name}": tensor for name, tensor in named.items()}
-        result: Tensor = functional_call(objective, weights, (batch, local), tie_weights=tied)
-        check_scalar(result)
-        return result
-
-    return loss
 
 
 SHARED_BY_CLIENTS = ("architecture", "device", "round", "setting")
@@ -339,9 +323,3 @@ def clip_rows(tensors: Sequence[Tensor], bound: float) -> None:
     factors = (bound / (torch.stack(norms).norm(dim=0) + 1e-6)).clamp(max=1)
     for gradient in gradients:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
-
-
-def _tensor_fields(payload: Payload) -> dict[str, Any]:
-    """Return the tensor fields of a payload by name."""
-    fields = vars(payload).items()
-    return {name: value for name, value in fields if isinstance(value, Tensor) or is_tree(value)}

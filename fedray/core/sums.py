@@ -163,6 +163,8 @@ def _combined(function: Callable[[Any], Tensor], trees: Sequence[StateTree]) -> 
     The function gets whole vectors if all are of one layout.
     """
     first = trees[0]
+    if not any(trees):
+        return {}
     if type(first) is Flat:
         flats = [t.vectors for t in trees if type(t) is Flat and t.layout is first.layout]
         if len(flats) == len(trees):
