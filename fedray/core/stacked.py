@@ -277,15 +277,19 @@ class _Stack:
         for name, rows in self._tree["extra"].items():
             for context, own in zip(self._contexts, rows, strict=True):
                 context.extra[name].copy_(own)
-        results: list[tuple[Trained | FloatingPointError, Tallied]] = []
         means = (totals / images.clip(1)).tolist()
-        facts = zip(self._contexts, means, self._work.tolist(), self._rows.rows(), strict=True)
-        for context, loss, (steps, read), own in facts:
+        for context, loss in zip(self._contexts, means, strict=True):
             context.client.train_losses.append(loss)
-            trained = Trained({**own, **context.extra} if context.extra else own, steps)
-            result = trained if math.isfinite(loss) else diverged(loss, self._config)
-            results.append((result, Tallied(steps, read, self._parameters)))
-        return results
+        facts = zip(self._contexts, means, self._work.tolist(), self._rows.rows(), strict=True)
+        return [
+            (
+                Trained({**own, **context.extra} if context.extra else own, steps)
+                if math.isfinite(loss)
+                else diverged(loss, self._config),
+                Tallied(steps, read, self._parameters),
+            )
+            for context, loss, (steps, read), own in facts
+        ]
 
 
 SHARED_BY_CLIENTS = ("architecture", "device", "round", "setting")

@@ -234,8 +234,9 @@ def weighed_rows(
 
     def weigh(same: list[Tensor]) -> Tensor:
         rows = torch.stack(same)
-        column = factors.view(-1, *[1] * (rows.dim() - 1))
-        return rows * column if rows.is_floating_point() else rows
+        if not rows.is_floating_point():
+            return rows
+        return rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
 
     return _combined(weigh, tensors)
 
