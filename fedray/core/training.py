@@ -16,7 +16,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
-from fedray.core.flat import Flat
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
@@ -60,20 +59,6 @@ class LocalTraining(Algorithm):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
         """Return the upload and the client's next state; by default the client keeps its model."""
         return None, ClientState(local.client.save(local.model), local.state.memory)
-
-    def uploads_of(
-        self, contexts: Sequence[LocalContext], trained: Sequence[Flat]
-    ) -> Sequence[Payload] | None:
-        """Return the uploads of clients without state, if `finish` sends no more than is trained.
-
-        Args:
-            contexts: stacked clients.
-            trained: the trained weights of each, on the CPU.
-
-        Returns:
-            The uploads; None, the default, if clients must finish one by one.
-        """
-        return None
 
     def client_update(
         self, client: Client, state: ClientState, down: Any

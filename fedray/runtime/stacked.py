@@ -1,7 +1,7 @@
 """Steps of stacked clients (`stacked: N`, see `core.stacked`).
 
-Clients begin and finish one by one, unless they train what they are sent and send what they have
-trained (`uploads_of`). In between, clients of one form are trained together.
+Clients begin and finish one by one; in between, clients of one form are trained together. A method
+may make the uploads of clients that send no more than what was trained (`FedAvg.uploads_of`).
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> dict[int, 
     uploads: Sequence[core.Payload | None] | None = None
     is_trained = [type(trained) is core.Trained for trained, _ in results]
     if False not in [*is_trained, *[one.is_plain for one in begun]]:
-        uploads = method.uploads_of(contexts, rows.map(torch.Tensor.cpu).rows())
+        if uploads_of := getattr(method, "uploads_of", None):
+            uploads = uploads_of(contexts, rows.map(torch.Tensor.cpu).rows())
         for given in {id(one.call.down): one.given for one in begun}.values():
             given.check()
     return {

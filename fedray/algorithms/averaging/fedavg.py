@@ -184,6 +184,12 @@ class FedAvg(Averaging, core.LocalTraining):
     def uploads_of(
         self, contexts: Sequence[core.LocalContext], trained: Sequence[core.Flat]
     ) -> Sequence[TrainedModel] | None:
+        """Return the uploads of stacked clients without state; None if `finish` does more.
+
+        Args:
+            contexts: the clients.
+            trained: the trained weights of each, on the CPU.
+        """
         shared, personal = self._names_in(contexts[0].model)
         if type(self).finish is not FedAvg.finish or personal or trained[0].keys() != shared:
             return None
