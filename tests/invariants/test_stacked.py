@@ -267,6 +267,15 @@ def test_the_client_whose_step_fails_is_named(odd, monkeypatch):
         odd(lambda loss, local: loss)
 
 
+def test_a_loss_that_writes_into_the_download_is_refused(odd):
+    def write(loss: Tensor, local: LocalContext) -> Tensor:
+        local.down.weights["head.bias"].add_(0)
+        return loss
+
+    with pytest.raises(ClientError, match=r"client 0, round 1, .* wrote into its download"):
+        odd(write)
+
+
 def test_a_loss_may_use_the_positions_of_a_batch(monkeypatch):
     class Weighed(FedAvg):
         name = "weighed"
