@@ -105,6 +105,9 @@ class Samples:
     index: np.ndarray
     kind: type[Inputs] = Pixels
 
+    def __post_init__(self) -> None:
+        self.index.flags.writeable = False  # as the images are: all steps share them
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -141,12 +144,9 @@ class Samples:
         return replace(self, index=self.index[index])
 
     def batch(self, stored: Tensor, labels: Tensor, positions: Tensor = NOWHERE) -> Batch:
-        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W].
+        """Return a batch of stored images [B, ...], labels [B] or masks [B, H, W], and positions.
 
-        Args:
-            stored: the images.
-            labels: their labels or masks.
-            positions: their positions in this split [B].
+        `positions` are those of the images in this split [B].
         """
         if labels.ndim > 1 or labels.dtype != torch.int64:
             labels = labels.flatten().long()
