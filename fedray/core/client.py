@@ -106,7 +106,9 @@ class Samples:
     kind: type[Inputs] = Pixels
 
     def __post_init__(self) -> None:
-        self.index.flags.writeable = False  # as the images are: all steps share them
+        index = self.index.view()
+        index.flags.writeable = False  # as the images are: all steps share them
+        object.__setattr__(self, "index", index)
 
     def __len__(self) -> int:
         return len(self.index)
