@@ -300,14 +300,14 @@ class Client:
         saved: Mapping[str, Tensor] = map_blocks(torch.clone, self.weights(model))
         return saved
 
-    @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield batches of `samples` in their order, for passes without training."""
         if samples.labels_per_image > 1:  # of whose features a pass must not need more memory
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
-        positions = torch.arange(len(labels), device=self.device)
-        for start in range(0, len(labels), batch_size):
+        count = labels.shape[0]
+        positions = torch.arange(count, device=self.device)
+        for start in range(0, count, batch_size):
             part = slice(start, start + batch_size)
             yield samples.batch(stored[part], labels[part], positions[part])
 
