@@ -249,7 +249,7 @@ def federation_of(assembly: Any, executor: Any) -> Any:
     from fedray.federation import Federation
 
     a, server = assembly, assembly.server(torch.device("cpu"))
-    return Federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
+    return Federation(a.algorithm, executor, a.gate, a.plan, server)
 
 
 def _executor(mode: str, assembly: Any) -> tuple[Any, Callable[[], None]]:

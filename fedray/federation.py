@@ -6,16 +6,14 @@ The loop depends on no particular method; an executor runs the client steps.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from traceback import extract_tb
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from fedray.config import FaultConfig, JoinConfig
+from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
     Downlinks,
@@ -31,21 +29,15 @@ from fedray.core import (
 )
 from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
-from fedray.evaluation.accountant import Accountant, Spent
+from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.answers import Counts
-from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
-from fedray.evaluation.protocols import (
-    Analysed,
-    Analysis,
-    CrossEvaluated,
-    HasGlobalModel,
-)
+from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metrics, measure
+from fedray.evaluation.protocols import Analysed, Analysis, CrossEvaluated, has_global_model
 from fedray.evaluation.splits import OWN
 from fedray.storage.files import is_full
-from fedray.storage.metric import REPORTED, Select
+from fedray.storage.metric import REPORTED
 from fedray.storage.run import Event, Round, Traffic, Work
 from fedray.storage.states import StateStore
-from fedray.streams import Streams
 from fedray.trees import Snapshot, make_contiguous
 
 WAVE = 256
@@ -56,7 +48,7 @@ NO_TRAFFIC = Traffic()
 """A shared default, because constructing a record validates its fields."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reply:
     """The result of one client's step.
 
@@ -67,7 +59,6 @@ class Reply:
         reports: further numbers that the client step reports.
         seconds: wall time of the step.
         work: counts of the step's work.
-        device_bytes: most memory that the process has had in use on its accelerator so far.
     """
 
     uplink: Payload | None = None
@@ -76,28 +67,6 @@ class Reply:
     reports: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     work: Tallied = NO_WORK
-    device_bytes: int = 0
-
-
-class Counted(NamedTuple):
-    """The result of a test.
-
-    Attributes:
-        clients: the ids of the K tested clients.
-        counts: their answers, [K, S, 3, C], or [K, E, S, 3, C] for E models of each client
-            (`evaluation.testing`).
-        device_bytes: most memory that a process has had in use on its accelerator so far.
-    """
-
-    clients: Sequence[int]
-    counts: Counts
-    device_bytes: int = 0
-
-    @classmethod
-    def joined(cls, parts: Sequence[Counted]) -> Counted:
-        """Return the results of several groups of clients as one."""
-        clients, counts, used = zip(*parts, strict=True)
-        return cls([*chain.from_iterable(clients)], np.concatenate(counts), max(used))
 
 
 Task: TypeAlias = Literal["step", "sum"]
@@ -126,15 +95,22 @@ class Executor(Protocol):
             down: the download of each client, by id.
 
         Returns:
-            The replies sorted by client, and the sum, which is empty unless the task is "sum".
+            The replies by client, and the sum, which is empty unless the task is "sum".
         """
 
-    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+    def test(self, name: str, round_: int, down: Downlinks) -> Counts:
         """Run one test of `evaluation.testing` for every key of `down`, at least one.
+
+        Returns:
+            The counts [K, S, 3, C] or [K, E, S, 3, C] of the K clients, sorted by client.
 
         Raises:
             ClientError: if the test of a client fails.
         """
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the most memory that a process of clients has used on its accelerator."""
 
     def close(self) -> None:
         """Release the states."""
@@ -142,44 +118,36 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of the round loop; most are keys of the experiment.
+    """The settings of the round loop.
 
     Attributes:
+        experiment: the keys of the experiment.
         facts: pairs of a round and the facts about the data from that round on, sorted by round.
         lr: maps a round to its learning rate; None if the learning rate never changes.
     """
 
-    rounds: int
-    clients: int
-    participation: float
-    eval_every: int
-    faults: FaultConfig
+    experiment: Experiment
     facts: Sequence[tuple[int, DataFacts]] = ((0, DataFacts()),)
-    finetune_epochs: int = 0
-    join: JoinConfig = field(default_factory=JoinConfig)
     lr: Callable[[int], float] | None = None
-    select: Select = "validation"
 
     @property
-    def newcomers(self) -> Sequence[int]:
-        """The ids of the clients that join later."""
-        return range(self.clients - self.join.clients, self.clients)
+    def clients(self) -> int:
+        """Return N, the number of clients."""
+        return self.experiment.data.clients
 
     def joined(self, round_: int) -> Sequence[int]:
         """Return the ids of the clients that have joined by a round."""
-        return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
-
-    def phase_at(self, round_: int) -> int:
-        """Return the first round of the data phase that a round belongs to."""
-        return max(first for first, _ in self.facts if first <= round_)
+        join = self.experiment.join
+        return range(self.clients - (join.clients if round_ < join.round else 0))
 
     def facts_at(self, round_: int) -> DataFacts:
         """Return the facts about the data in a round."""
-        return dict(self.facts)[self.phase_at(round_)]
+        return [facts for first, facts in self.facts if first <= round_][-1]
 
     def is_evaluated(self, round_: int) -> bool:
         """Return True if all clients are tested after a round."""
-        return round_ == self.rounds or (self.eval_every > 0 and round_ % self.eval_every == 0)
+        every = self.experiment.eval_every
+        return round_ == self.experiment.rounds or (every > 0 and round_ % every == 0)
 
 
 @dataclass(eq=False)
@@ -192,11 +160,9 @@ class Federation:
         gate: checks and counts every payload.
         plan: the settings of the loop.
         server: the server, with the text tower if the method needs one.
-        streams: the experiment's random streams.
         accountant: counts the clients' uploads with noise; None without noise.
         snapshot: the federation after the last yielded round.
         tested: the clients whose last own test still holds: on the same data, before any step.
-        device_bytes: most memory that a process of clients has had in use on its accelerator.
     """
 
     algorithm: Algorithm
@@ -204,18 +170,15 @@ class Federation:
     gate: Gate
     plan: Plan
     server: Server
-    streams: Streams
     accountant: Accountant | None = None
     snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
     tested: set[int] = field(default_factory=set, init=False)
-    device_bytes: int = field(default=0, init=False)
     _counts: Counts | None = field(default=None, init=False)
-    _phase: int = field(default=0, init=False)
+    _tested_on: DataFacts | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Look up the method's optional features once, because protocols are slow to check."""
         method = self.algorithm
-        self._with_global_model = method if isinstance(method, HasGlobalModel) else None
         self._cross_evaluated = method if isinstance(method, CrossEvaluated) else None
         self._analysed = method if isinstance(method, Analysed) else None
 
@@ -226,13 +189,12 @@ class Federation:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
             self.snapshot = resume
-        for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
+        for number in range(self.snapshot.round + 1, self.plan.experiment.rounds + 1):
             yield self._round(number, self._cohort(number))
 
     def retest(self, snapshot: Snapshot) -> Round:
         """Repeat the test after a round, without training or counting traffic."""
         self.snapshot = snapshot
-        self.tested.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
 
@@ -253,7 +215,6 @@ class Federation:
         other: Callable[[RoundExchange], ServerState] | None = None,
     ) -> Round:
         """Run the method's round, or `other` steps in its place, and test the clients."""
-        started = time.perf_counter()
         exchange = RoundExchange(self, number, participants)
         try:
             with counted() as tally:
@@ -262,8 +223,7 @@ class Federation:
                 else:
                     state = self.algorithm.give(self.snapshot.server, exchange)
                     state = self.algorithm.round(state, exchange)
-            exchange.server_work = Work(*tally.take())
-            record, snapshot = self._finish(exchange, state, started)
+            record, snapshot = self._finish(exchange, state, Work(*tally.take()))
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
@@ -282,176 +242,157 @@ class Federation:
     def _cohort(self, round_: int) -> Sequence[int]:
         """Draw a round's participants uniformly without replacement; return their sorted ids."""
         joined = len(self.plan.joined(round_))
-        count = max(1, round(self.plan.participation * joined))
+        count = max(1, round(self.plan.experiment.participation * joined))
         if count == joined:
             return range(count)
-        random = self.streams.numpy("participation", round_=round_)
+        random = self.server.streams.numpy("participation", round_=round_)
         drawn = random.choice(joined, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
     def _finish(
-        self, exchange: RoundExchange, state: ServerState, started: float
+        self, exchange: RoundExchange, state: ServerState, server_work: Work
     ) -> tuple[Round, Snapshot]:
-        is_evaluated = self.plan.is_evaluated(exchange.round)
-        if is_evaluated:
+        """Test the clients if a test is due; return the round's record and snapshot."""
+        number, facts = exchange.round, self.plan.facts_at(exchange.round)
+        if is_evaluated := self.plan.is_evaluated(number):
             state = self.algorithm.give(state, exchange)
-        snapshot = Snapshot(exchange.round, make_contiguous(state))
-        spent = self._spent(exchange)
-        facts = self.plan.facts_at(exchange.round)
-        lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
-        evaluated = Evaluated(
-            facts, train_losses=exchange.train_losses, spent=spent, lr=lr, select=self.plan.select
-        )
-        analysis = Analysis()
-        if is_evaluated:
-            evaluated = self._evaluate(exchange, state, evaluated)
-            if self._analysed is not None:
-                analysis = self._analysed.analyse(state, exchange.server)
+        snapshot = Snapshot(number, make_contiguous(state))
+        numbers, analysis = self._numbers(exchange), Analysis()
+        tests = self._evaluate(exchange, state, facts) if is_evaluated else {}
+        if is_evaluated and self._analysed is not None:
+            analysis = self._analysed.analyse(state, exchange.server)
+        evaluated = Evaluated(facts, joined=exchange.everyone, numbers=numbers, **tests)
         metrics = measure(evaluated)
-        giver = f"the analysis of {self.algorithm.name}"
-        add_declared(metrics, analysis.metrics, type(self.algorithm), giver)
-        for name, value in _means(exchange.reports).items():
-            add_metric(metrics, name, value)
-        tests = evaluated.on(OWN, range(self.plan.clients))
-        seconds = exchange.seconds.values()
+        add_declared(metrics, analysis.metrics, type(self.algorithm))
+        add_metrics(metrics, _means([reply.reports for _, reply in exchange.replies]))
+        own, participants = evaluated.on(OWN, range(self.plan.clients)), set(exchange.participants)
         record = Round(
-            round=exchange.round,
-            seconds=time.perf_counter() - started,
-            client_seconds=sum(seconds) / len(seconds) if seconds else None,
+            round=number,
+            seconds=time.perf_counter() - exchange.started,
             metrics=metrics,
-            per_client=dict(zip(tests.clients.tolist(), tests.accuracy.tolist(), strict=True)),
-            up=exchange.up,
-            down=exchange.down,
-            participants=list(exchange.participants) if exchange.round else [],
-            events=exchange.events,
-            noised=exchange.noised,
+            per_client=dict(zip(own.clients.tolist(), own.accuracy.tolist(), strict=True)),
+            down=Traffic.total(exchange.sent),
+            participants=list(exchange.participants) if number else [],
+            events=[Event(c, "dropped") for c in exchange.absent if c in participants],
+            noised=[clients for _, clients in exchange.noised],
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
-            client_work=Work.total(work for _, work in sorted(exchange.work.items())),
-            server_work=exchange.server_work,
+            server_work=server_work,
+            **exchange.client_costs(),
         )
         return record, snapshot
 
-    def _spent(self, exchange: RoundExchange) -> Spent | None:
-        """Count the round's uploads with noise; return epsilon, or None without noise."""
-        if self.accountant is None:
-            return None
-        noised, joined = exchange.noised, len(exchange.everyone)
-        self.accountant.add(exchange.round, noised, exchange.participants, joined)
-        return self.accountant.spent(exchange.round)
+    def _numbers(self, exchange: RoundExchange) -> dict[str, float]:
+        """Return the numbers of a round that do not depend on its test."""
+        numbers = {}
+        if self.plan.lr is not None and exchange.round:
+            numbers["learning_rate"] = self.plan.lr(exchange.round)
+        losses = [r.train_loss for _, r in exchange.replies if r.train_loss is not None]
+        if losses:
+            numbers["train_loss"] = sum(losses) / len(losses)
+        if self.accountant is not None:
+            noised = [clients for _, clients in exchange.noised]
+            self.accountant.add(noised, exchange.participants, len(exchange.everyone))
+            numbers |= self.accountant.spent()
+        return numbers
 
     def _evaluate(
-        self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
-    ) -> Evaluated:
-        """Test every client, and the further models that the method declares."""
-        is_last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
-        return replace(
-            evaluated,
-            counts=self._own_tests(exchange, state),
-            joined=exchange.everyone,
-            newcomers=self.plan.newcomers,
-            has_global_model=self._with_global_model is not None
-            and self._with_global_model.has_global_model(state),
-            cross_evaluations=self._cross_evaluations(exchange, state),
-            fine_tuned=self._fine_tuned(exchange, state) if is_last else None,
-        )
+        self, exchange: RoundExchange, state: ServerState, facts: DataFacts
+    ) -> dict[str, Any]:
+        """Test every client, and the further models that the method declares.
 
-    def _own_tests(self, exchange: RoundExchange, state: ServerState) -> Counts:
+        Returns:
+            Fields of `Evaluated`.
+        """
+        number, server, test = exchange.round, exchange.server, self.executor.test
+        counts = self._own_tests(exchange, state, facts)
+        is_common = has_global_model(self.algorithm, state)
+        tests: dict[str, Any] = {"counts": counts, "has_global_model": is_common}
+        if self._cross_evaluated is not None:
+            models = self._cross_evaluated.cross_evaluations(state, server)
+            tests["cross_evaluations"] = {
+                name: [test("evaluate", number, pass_down(self.gate, sent)[0]) for sent in of_name]
+                for name, of_name in models.items()
+            }
+        experiment = self.plan.experiment
+        if experiment.finetune_epochs > 0 and number == experiment.rounds:
+            waves = self._downloads(server, state)
+            tests["fine_tuned"] = np.concatenate([test("finetune", number, sent) for sent in waves])
+        return tests
+
+    def _own_tests(self, exchange: RoundExchange, state: ServerState, facts: DataFacts) -> Counts:
         """Return the counts of all clients; test those whose counts may have changed.
 
         A client without a download whose last test still holds would give the same counts. If
         clients share a model, all are tested, because they are tested in fixed groups.
         """
-        phase = self.plan.phase_at(exchange.round)
-        if phase != self._phase:
+        if facts is not self._tested_on:  # other images, or the first test
             self.tested.clear()
-        counts = self._counts if self.tested else None
+        if not self.tested:
+            self._counts = None
+        together = is_tested_together(self.algorithm)
         for sent in self._downloads(exchange.server, state):
-            due = {c: down for c, down in sent.items() if down is not None or c not in self.tested}
-            if due and is_tested_together(self.algorithm):
-                due = dict(sent)
+            due = {
+                client: down
+                for client, down in sent.items()
+                if together or down is not None or client not in self.tested
+            }
             if due:
-                new = self._test("evaluate", exchange.round, due)
-                if counts is None:
-                    counts = np.zeros((self.plan.clients, *new.shape[1:]), np.int64)
-                counts[sorted(due)] = new
-        assert counts is not None
-        self._phase, self._counts, self.tested = phase, counts, set(range(self.plan.clients))
-        return counts
+                new = self.executor.test("evaluate", exchange.round, due)
+                if self._counts is None:
+                    self._counts = np.zeros((self.plan.clients, *new.shape[1:]), np.int64)
+                self._counts[sorted(due)] = new
+        assert self._counts is not None
+        self._tested_on, self.tested = facts, set(range(self.plan.clients))
+        return self._counts
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
         for first in range(0, self.plan.clients, WAVE):
             wave = range(first, min(first + WAVE, self.plan.clients))
-            yield _once(self.gate.down, self.algorithm.downlink(state, wave, server))[0]
-
-    def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> Counts:
-        """Return the counts of all clients before fine-tuning and after each epoch."""
-        waves = self._downloads(exchange.server, state)
-        return np.concatenate([self._test("finetune", exchange.round, sent) for sent in waves])
-
-    def _cross_evaluations(
-        self, exchange: RoundExchange, state: ServerState
-    ) -> dict[str, list[Counts]]:
-        """Return, by name, the counts of each further model that the method declares."""
-        if self._cross_evaluated is None:
-            return {}
-        down = self.gate.down
-        requests = self._cross_evaluated.cross_evaluations(state, exchange.server)
-        return {
-            name: [self._test("evaluate", exchange.round, _once(down, sent)[0]) for sent in models]
-            for name, models in requests.items()
-        }
-
-    def _test(self, name: str, round_: int, sent: Downlinks) -> Counts:
-        """Return the counts of a test, sorted by client."""
-        tested = self.executor.test(name, round_, sent)
-        self.device_bytes = max(self.device_bytes, tested.device_bytes)
-        return tested.counts[np.argsort(tested.clients)]
+            yield pass_down(self.gate, self.algorithm.downlink(state, wave, server))[0]
 
 
-def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each reported number over the clients that reported it."""
     values: dict[str, list[float]] = {}
-    for report in reports:
+    for report in filter(None, reports):
         for name, value in report.items():
             values.setdefault(f"{REPORTED}{name}", []).append(value)
     return {name: sum(reported) / len(reported) for name, reported in values.items()}
 
 
 class RoundExchange(Exchange):
-    """The exchange of one round: runs its calls, injects faults, and counts traffic and work."""
+    """The exchange of one round: runs its calls, injects faults, and notes what happened.
+
+    Attributes:
+        started: when the round started (`time.perf_counter`).
+        sent: the sizes of all downloads.
+        replies: the replies of all calls with their clients, without uploads.
+        noised: step and clients of every call whose uploads had noise.
+    """
 
     def __init__(self, federation: Federation, round_: int, participants: Sequence[int]) -> None:
-        self.round = round_
-        self.participants = participants
+        self.started = time.perf_counter()
+        self.round, self.participants = round_, participants
         self.everyone: Sequence[int] = federation.plan.joined(round_)
-        self.replied: set[int] = set()
-        self.absent: set[int] = set()
         self.server = replace(federation.server, round=round_, joined=self.everyone)
-        self.up = Traffic()
-        self.down = Traffic()
-        self.events: list[Event] = []
-        self.train_losses: list[float] = []
-        self.reports: list[Mapping[str, float]] = []
-        self.seconds: dict[int, float] = {}
-        self.work: dict[int, Tallied] = {}
-        self.server_work = Work()
-        self.noised: list[Sequence[int]] = []
-        self._calls = Counter[str]()  # with noise, by step
+        self.replied: set[int] = set()
+        self.absent: dict[int, None] = {}  # in the order of the calls
+        self.sent: list[Traffic] = []
+        self.replies: list[tuple[int, Reply]] = []
+        self.noised: list[tuple[str, list[int]]] = []
         self._federation = federation
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
-        executor, before = self._federation.executor, self._calls[step]
-        reached, name = self._send(down), f"{step}/{before + 1}" if before else step
+        executor, privacy = self._federation.executor, self._federation.gate.privacy
+        name, reached = self._send(step, down)
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
-        uploads = self._collect(step, replies)
-        privacy = self._federation.gate.privacy
+        uploads = self._collect(replies)
         if privacy is None or not any(map(privacy.covers, uploads.values())):
             return uploads
         if privacy.noise_multiplier > 0:
-            self._calls[step] += 1
-            self.noised.append([*reached])
+            self.noised.append((step, [*reached]))
         return privacy.release(uploads, round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
@@ -460,59 +401,62 @@ class RoundExchange(Exchange):
         assert isinstance(algorithm, SummingMethod)
         if self._federation.gate.privacy is not None:  # noise belongs to the fields of uploads
             return total_of(algorithm.summand, self.call(step, down))
-        if not (reached := self._send(down)):
+        name, reached = self._send(step, down)
+        if not reached:
             return Total()
-        replies, total = executor.run("sum", step, self.round, reached)
-        self._collect(step, replies)
+        replies, total = executor.run("sum", name, self.round, reached)
+        self._collect(replies)
         return total
 
-    def _send(self, down: Downlinks) -> dict[int, Payload | None]:
-        """Send downloads; return those of the clients that do not drop out, sorted by client."""
-        self.replied = set()
-        passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
-        self.down = Traffic.total([self.down, *traffic.values()])
-        absent = {client for client in passed if self._drops(client)}
-        self.absent |= absent
-        dropped = [Event(c, "dropped") for c in sorted(absent.intersection(self.participants))]
-        self.events += [event for event in dropped if event not in self.events]  # once a round
-        return {client: payload for client, payload in passed.items() if client not in absent}
+    def _send(self, step: str, down: Downlinks) -> tuple[str, dict[int, Payload | None]]:
+        """Send downloads to all clients, of which some drop out, but nobody in round 0.
 
-    def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
-        """Record replies; return the uploads, sorted by client."""
+        Returns:
+            The name of the step's random streams, numbered from the second call with noise, which
+            draws other noise; and the downloads that arrive, sorted by client.
+        """
+        federation, streams = self._federation, self.server.streams
+        passed, sizes = pass_down(federation.gate, dict(sorted(down.items())))
+        self.replied, self.sent = set(), self.sent + sizes
+        if (share := federation.plan.experiment.faults.drop) and self.round:
+            for client in passed:
+                random = streams.numpy("fault_drop", round_=self.round, client=client)
+                if random.random() < share:
+                    self.absent[client] = None
+        before = sum([noised == step for noised, _ in self.noised])
+        name = f"{step}/{before + 1}" if before else step
+        return name, {c: payload for c, payload in passed.items() if c not in self.absent}
+
+    def _collect(self, replies: Mapping[int, Reply]) -> dict[int, Payload]:
+        """Note replies; return the uploads, sorted by client, which the method alone keeps."""
         federation, replies = self._federation, dict(sorted(replies.items()))
-        self.replied.update(replies)
-        federation.tested.difference_update(replies)
-        for client, reply in replies.items():
-            if client in self.work:
-                self.seconds[client] += reply.seconds
-                self.work[client] = self.work[client].then(reply.work)
-            else:
-                self.seconds[client], self.work[client] = reply.seconds, reply.work
-        done = replies.values()
-        used = [reply.device_bytes for reply in done]
-        federation.device_bytes = max([federation.device_bytes, *used])
-        self.up = Traffic.total([self.up, *[reply.traffic for reply in done]])
-        self.reports += [reply.reports for reply in done]
-        self.train_losses += [r.train_loss for r in done if r.train_loss is not None]
-        return {client: r.uplink for client, r in replies.items() if r.uplink is not None}
+        self.replied = set(replies)
+        self.replies += replies.items()
+        federation.tested -= self.replied
+        uploads = {c: reply.uplink for c, reply in replies.items() if reply.uplink is not None}
+        for reply in replies.values():
+            reply.uplink = None
+        return uploads
 
-    def _drops(self, client: int) -> bool:
-        """Return True if the scenario makes this client drop out; nobody does in round 0."""
-        probability = self._federation.plan.faults.drop
-        if probability == 0 or self.round == 0:
-            return False
-        random = self._federation.streams.numpy("fault_drop", round_=self.round, client=client)
-        return bool(random.random() < probability)
+    def client_costs(self) -> dict[str, Any]:
+        """Return uploads, time and work of the clients' steps, as fields of a `Round`."""
+        work: dict[int, Tallied] = {}
+        for client, reply in self.replies:
+            work[client] = work[client].then(reply.work) if client in work else reply.work
+        seconds = sum([reply.seconds for _, reply in self.replies])
+        return {
+            "up": Traffic.total([reply.traffic for _, reply in self.replies]),
+            "client_seconds": seconds / len(work) if work else None,
+            "client_work": Work.total(work.values()),
+        }
 
 
-def _once(
-    gate: Callable[[Payload], tuple[Payload, Traffic]], down: Downlinks
-) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
-    """Pass every distinct payload through the gate once; return payloads and traffic by client."""
-    keys, passed = [*map(id, down.values())], dict[int, tuple[Payload | None, Traffic]]()
+def pass_down(gate: Gate, down: Downlinks) -> tuple[dict[int, Payload | None], list[Traffic]]:
+    """Pass every distinct download through the gate once; return all downloads and their sizes."""
+    passed: dict[int, tuple[Payload | None, Traffic]] = {id(None): (None, NO_TRAFFIC)}
+    keys = [*map(id, down.values())]
     for key, payload in zip(keys, down.values(), strict=True):
-        if key not in passed:
-            passed[key] = (None, NO_TRAFFIC) if payload is None else gate(payload)
+        if payload is not None and key not in passed:
+            passed[key] = gate.down(payload)
     payloads = {client: passed[key][0] for client, key in zip(down, keys, strict=True)}
-    traffic = {client: passed[key][1] for client, key in zip(down, keys, strict=True)}
-    return payloads, traffic
+    return payloads, [passed[key][1] for key in keys]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fedray.evaluation.metrics import DataFacts, Evaluated
-from fedray.federation import Counted
 from fedray.runtime.groups import GroupRunner, Member
 
 ByClass = int | Sequence[int]
@@ -32,7 +31,7 @@ def evaluated(*clients: tuple[ByClass, ...], **facts: Any) -> Evaluated:
 
 def run_tests(
     runtime: GroupRunner, *groups: Sequence[int], state: Any = None, down: Any = None, r: int = 1
-) -> Counted:
+) -> np.ndarray:
     """The counts of groups of clients that have one model, in round `r`."""
     firsts = [Member(group[0], state, down) for group in groups]
     return runtime.test("evaluate", r, groups, firsts)

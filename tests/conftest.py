@@ -244,7 +244,6 @@ def run(assemble):
             assembly.gate,
             assembly.plan,
             assembly.server(CPU),
-            assembly.streams,
         )
         results, servers = [], []
         for result in federation.rounds():

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from answers import counts_of
 
 from fedray.cli.catalogue import experiment_keys
-from fedray.config import FaultConfig
+from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
     Gate,
@@ -24,7 +25,7 @@ from fedray.core import (
 )
 from fedray.errors import ClientError, Failure
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
-from fedray.federation import Counted, Federation, Plan, Reply
+from fedray.federation import Federation, Plan, Reply
 from fedray.storage.run import Round
 from fedray.streams import Streams
 
@@ -70,11 +71,8 @@ class Clients:
         reports = self.reports if name == "first" else {}
         return {client: Reply(Made(round_), reports=reports.get(client, {})) for client in down}
 
-    def test(self, name: str, round_: int, down: Any) -> Counted:
-        clients = [*reversed(down)]
-        return Counted(
-            clients, counts_of(*(self.answers.get(client, (1, 1)) for client in clients))
-        )
+    def test(self, name: str, round_: int, down: Any) -> np.ndarray:
+        return counts_of(*(self.answers.get(client, (1, 1)) for client in sorted(down)))
 
 
 class Added(SummingMethod):
@@ -106,12 +104,17 @@ class FailingClients(Clients):
 class NoServer:
     round: int = 0
     joined: Sequence[int] = ()
+    streams: Streams = Streams(0)
+
+
+def plan_of(rounds: int, clients: int, participation: float = 1.0, **faults: Any) -> Plan:
+    keys = {"rounds": rounds, "participation": participation, "eval_every": 1}
+    return Plan(Experiment(**keys, data={"clients": clients}, faults=faults))
 
 
 def federation(rounds: int, clients: Clients | None = None, **faults: Any) -> Federation:
-    plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
-    gate, streams = Gate({}), Streams(0)
-    return Federation(TwoSteps(), clients or Clients(), gate, plan, NoServer(), streams)
+    plan = plan_of(rounds, 3, **faults)
+    return Federation(TwoSteps(), clients or Clients(), Gate({}), plan, NoServer())
 
 
 def events_of(result: Round) -> list[tuple[int, str]]:
@@ -123,8 +126,8 @@ def events_of(result: Round) -> list[tuple[int, str]]:
     [(0.5, 5, 2), (0.5, 7, 4), (0.25, 10, 2), (0.26, 10, 3), (0.01, 5, 1), (1.0, 5, 5)],
 )
 def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participants):
-    plan = Plan(1, clients, share, 1, FaultConfig())
-    run = Federation(TwoSteps(), Clients(), Gate({}), plan, NoServer(), Streams(0))
+    plan = plan_of(1, clients, share)
+    run = Federation(TwoSteps(), Clients(), Gate({}), plan, NoServer())
     assert len(run._cohort(1)) == participants
     said = next(key.summary for key in experiment_keys() if key.name == "participation")
     assert "half to even" in said
@@ -132,8 +135,8 @@ def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participa
 
 
 def test_a_client_that_fails_ends_the_run():
-    plan, method = Plan(2, 3, 1.0, 1, FaultConfig()), Added()
-    run = Federation(method, FailingClients(), Gate({}), plan, NoServer(), Streams(0))
+    plan, method = plan_of(2, 3), Added()
+    run = Federation(method, FailingClients(), Gate({}), plan, NoServer())
     with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: oops"):
         list(run.rounds())
     assert method.notes.got == []
@@ -141,8 +144,8 @@ def test_a_client_that_fails_ends_the_run():
 
 def test_without_any_upload_there_is_no_server_step():
     method = Added()
-    plan = Plan(1, 2, 1.0, 1, FaultConfig(drop=1.0))
-    list(Federation(method, FailingClients(), Gate({}), plan, NoServer(), Streams(0)).rounds())
+    plan = plan_of(1, 2, drop=1.0)
+    list(Federation(method, FailingClients(), Gate({}), plan, NoServer()).rounds())
     assert method.notes.got == []
 
 
@@ -181,9 +184,9 @@ class Telling(Clients):
 
 def noisy(mode: Any, calls: Any, clients: Clients) -> Federation:
     gate = Gate({}, privacy=Privacy(mode, 1.0, 1.0))
-    plan = Plan(2, 3, 1.0, 1, FaultConfig())
+    plan = plan_of(2, 3)
     counts = Accountant(mode, 1.0, 1e-5)
-    return Federation(Twice(*calls), clients, gate, plan, NoServer(), Streams(0), counts)
+    return Federation(Twice(*calls), clients, gate, plan, NoServer(), counts)
 
 
 @pytest.mark.parametrize("mode", ["local", "central"])
@@ -215,8 +218,8 @@ class Sending(Algorithm):
 
 
 def test_what_was_sent_to_those_who_dropped_out_was_sent():
-    plan = Plan(1, 3, 1.0, 1, FaultConfig(drop=1.0))
-    run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer(), Streams(0))
+    plan = plan_of(1, 3, drop=1.0)
+    run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer())
     _, one = run.rounds()
     assert one.down.bytes == {"weights": 3 * 2 * 4}
     assert events_of(one) == [(client, "dropped") for client in range(3)]
@@ -233,8 +236,8 @@ class CallsEverybody(Algorithm):
 
 
 def test_only_participants_are_an_event_of_the_round():
-    plan, clients = Plan(2, 4, 0.5, 1, FaultConfig(drop=1.0)), Clients()
-    run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer(), Streams(0))
+    plan, clients = plan_of(2, 4, 0.5, drop=1.0), Clients()
+    run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer())
     for done in run.rounds():
         assert [event.client for event in done.events] == list(done.participants)
 

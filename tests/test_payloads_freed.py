@@ -33,9 +33,7 @@ def alive(monkeypatch, assemble):
 
     def alive(method, changes):
         a = assemble(method, {**CHANGES, **changes})
-        federation = Federation(
-            a.algorithm, SerialExecutor(a, CPU), a.gate, a.plan, a.server(CPU), a.streams
-        )
+        federation = Federation(a.algorithm, SerialExecutor(a, CPU), a.gate, a.plan, a.server(CPU))
         left = [sum(each() is not None for each in made) for _ in federation.rounds()]
         return left, len(made)
 

@@ -100,7 +100,7 @@ def accuracies(out):
     round_, states = found.snapshot.round, found.clients
     clients = [[Member(k, states.get(k), down[k])] for k in everyone]
     tests = [runtime.test("evaluate", round_, [[k]], clients[k]) for k in everyone]
-    return [float(shares(test.counts)[0, 0]) for test in tests]
+    return [float(shares(test)[0, 0]) for test in tests]
 
 print(json.dumps([accuracies(out) for out in sys.argv[1:]]))
 """

@@ -176,9 +176,7 @@ def measure_settings(
                 executor = SerialExecutor(assembly, device)
             closing.callback(executor.close)
             a = assembly
-            federation = Federation(
-                a.algorithm, executor, a.gate, a.plan, a.server(device), a.streams
-            )
+            federation = Federation(a.algorithm, executor, a.gate, a.plan, a.server(device))
             seconds = _time_rounds(federation.rounds())
             processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
             memory = sum(process.memory_info().rss for process in processes)

@@ -105,6 +105,11 @@ class Samples:
     index: np.ndarray
     kind: type[Inputs] = Pixels
 
+    def __post_init__(self) -> None:
+        index = self.index.view()
+        index.flags.writeable = False  # as the images are: all steps share them
+        object.__setattr__(self, "index", index)
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -142,12 +147,9 @@ class Samples:
         return replace(self, index=self.index[index])
 
     def batch(self, stored: Tensor, labels: Tensor, positions: Tensor = NOWHERE) -> Batch:
-        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W].
+        """Return a batch of stored images [B, ...], labels [B] or masks [B, H, W], and positions.
 
-        Args:
-            stored: the images.
-            labels: their labels or masks.
-            positions: their positions in this split [B].
+        `positions` are those of the images in this split [B].
         """
         if labels.ndim > 1 or labels.dtype != torch.int64:
             labels = labels.flatten().long()
@@ -299,14 +301,14 @@ class Client:
         saved: Mapping[str, Tensor] = map_blocks(torch.clone, self.weights(model))
         return saved
 
-    @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield batches of `samples` in their order, for passes without training."""
         if samples.labels_per_image > 1:  # of whose features a pass must not need more memory
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
-        positions = torch.arange(len(labels), device=self.device)
-        for start in range(0, len(labels), batch_size):
+        count = labels.shape[0]
+        positions = torch.arange(count, device=self.device)
+        for start in range(0, count, batch_size):
             part = slice(start, start + batch_size)
             yield samples.batch(stored[part], labels[part], positions[part])
 

@@ -250,6 +250,11 @@ def _only(
     parameters = dict(model.named_parameters())
     names = parameters.keys() - frozen
     learning = names if trainable is None else names.intersection(trainable)
+    if trainable and not learning:
+        raise UserError(
+            "the network freezes every layer that the method trains here; leave some of them "
+            "unfrozen, set model.projector, or choose a method that trains the head, too"
+        )
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in learning)
     for tensor in extra:

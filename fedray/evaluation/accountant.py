@@ -14,7 +14,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 from fedray.core import PrivacyMode
 
@@ -22,38 +23,21 @@ ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64, 96, 128)
 """Rényi orders to try. Each gives a valid bound, and the smallest bound is used."""
 
 
-class Spent(NamedTuple):
-    """Epsilon after a round.
+class Releases(NamedTuple):
+    """Uploads with noise.
 
     Attributes:
-        total: epsilon of the run so far.
-        of_round: epsilon of this round alone.
-        if_known: the total against an attacker who knows which clients took part.
+        of_client: the number of uploads of each client.
+        rounds: the number of rounds that drew m of N clients, and added noise to k sums of them, by
+            (m, N, k).
     """
 
-    total: float
-    of_round: float
-    if_known: float
-
-
-class Release(NamedTuple):
-    """One step of a round in which clients uploaded values with noise.
-
-    Attributes:
-        round: the round.
-        clients: ids of the clients that uploaded.
-        sample: number of clients that the round drew.
-        of: number of clients that it drew from; equal to `sample` if the step called others.
-    """
-
-    round: int
-    clients: Sequence[int]
-    sample: int
-    of: int
+    of_client: Counter[int]
+    rounds: Counter[tuple[int, int, int]]
 
 
 class Accountant:
-    """Collects the releases of clients, and computes their epsilon.
+    """Counts the uploads with noise of a run, and computes their epsilon.
 
     Args:
         mode: central or local.
@@ -65,48 +49,44 @@ class Accountant:
         self.mode = mode
         self.sigma = noise_multiplier
         self.delta = delta
-        self._releases: list[Release] = []
+        self._run, self._round = (Releases(Counter(), Counter()) for _ in range(2))
 
     def add(
-        self, round_: int, noised: Iterable[Sequence[int]], participants: Iterable[int], joined: int
+        self, noised: Sequence[Sequence[int]], participants: Iterable[int], joined: int
     ) -> None:
         """Count a round.
 
         Args:
-            round_: the round.
             noised: the clients of each step whose uploads had noise (`Round.noised`).
             participants: the clients that the round drew.
             joined: number of clients that it drew from.
         """
-        drawn = set(participants)
-        for clients in noised:
-            sample = len(drawn) if drawn.issuperset(clients) else joined
-            self._releases.append(Release(round_, clients, sample, joined))
+        drawn = set(participants)  # a step that calls others is no sample
+        steps = Counter(len(drawn) if drawn.issuperset(clients) else joined for clients in noised)
+        rounds = Counter((sample, joined, times) for sample, times in steps.items())
+        self._round = Releases(Counter(chain.from_iterable(noised)), rounds)
+        self._run.of_client.update(self._round.of_client)
+        self._run.rounds.update(rounds)
 
-    def spent(self, round_: int) -> Spent:
-        """Return epsilon so far and of this round; in central mode, amplified by sampling."""
-        in_round = [release for release in self._releases if release.round == round_]
-        total, known = self._bound(self._releases), self._without_sampling(self._releases)
-        return Spent(total, self._bound(in_round), known)
+    def spent(self) -> dict[str, float]:
+        """Return epsilon so far and of the last round, as metrics."""
+        return {
+            "epsilon": self._bound(self._run),
+            "epsilon_round": self._bound(self._round),
+            "epsilon_known_participants": self._without_sampling(self._run),
+        }
 
-    def _bound(self, releases: Sequence[Release]) -> float:
+    def _bound(self, releases: Releases) -> float:
         """Return the smaller of two bounds; in local mode, each upload identifies its client."""
-        unamplified = self._without_sampling(releases)
-        return min(unamplified, self._sampled(releases)) if self.mode == "central" else unamplified
+        known, rounds = self._without_sampling(releases), releases.rounds
+        if self.mode != "central" or all(sample == of for sample, of, _ in rounds):
+            return known
+        return min(known, sampled_epsilon(self.sigma, tuple(sorted(rounds.items())), self.delta))
 
-    def _without_sampling(self, releases: Iterable[Release]) -> float:
-        """Return epsilon of the client with the most releases."""
-        times = Counter(client for release in releases for client in release.clients)
-        return gaussian_epsilon(self.sigma, max(times.values(), default=0), self.delta)
-
-    def _sampled(self, releases: Iterable[Release]) -> float:
-        """Return epsilon amplified by sampling; all steps of a round share one sample."""
-        steps = Counter((r.round, r.sample, r.of) for r in releases)
-        rounds = Counter((m, n, k) for (_, m, n), k in steps.items())
-        if all(m == n for m, n, _ in rounds):
-            times = sum(k * count for (_, _, k), count in rounds.items())
-            return gaussian_epsilon(self.sigma, times, self.delta)
-        return sampled_epsilon(self.sigma, tuple(sorted(rounds.items())), self.delta)
+    def _without_sampling(self, releases: Releases) -> float:
+        """Return epsilon of the client with the most uploads."""
+        times = max(releases.of_client.values(), default=0)
+        return gaussian_epsilon(self.sigma, times, self.delta)
 
 
 def gaussian_epsilon(sigma: float, times: int, delta: float) -> float:
@@ -115,8 +95,7 @@ def gaussian_epsilon(sigma: float, times: int, delta: float) -> float:
 
     if times == 0:
         return 0.0
-    epsilon: float = dp_accounting.get_epsilon_gaussian(sigma / 2 / math.sqrt(times), delta)
-    return epsilon
+    return float(dp_accounting.get_epsilon_gaussian(sigma / 2 / math.sqrt(times), delta))
 
 
 @lru_cache(maxsize=64)
@@ -132,20 +111,10 @@ def sampled_epsilon(
     """
     import dp_accounting as dp
 
-    events = []
+    accountant = dp.rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
     for (sample, of, times), count in rounds:
-        mechanism = dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma / 2), times)
-        sampled = (
-            dp.SampledWithoutReplacementDpEvent(of, sample, mechanism) if sample < of else mechanism
-        )
-        events.append(dp.SelfComposedDpEvent(sampled, count))
-    return renyi_epsilon(dp.ComposedDpEvent(events), delta, dp.NeighboringRelation.REPLACE_ONE)
-
-
-def renyi_epsilon(event: Any, delta: float, neighbours: Any) -> float:
-    """Return epsilon of a dp-accounting event at `delta`, by the Rényi accountant."""
-    from dp_accounting import rdp
-
-    accountant = rdp.RdpAccountant(ORDERS, neighbours)
-    accountant.compose(event)
+        event: dp.DpEvent = dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma / 2), times)
+        if sample < of:
+            event = dp.SampledWithoutReplacementDpEvent(of, sample, event)
+        accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))

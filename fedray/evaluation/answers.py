@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class Answers:
         """Return the predictions by model and class [K, C]."""
         return self.counts[:, 2]
 
-    @property
+    @cached_property
     def accuracy(self) -> Floats:
         """Return the share of right answers of each model [K]."""
         return shares(self.counts)
@@ -77,6 +78,9 @@ class Answers:
         """Return the answers of the models of these clients."""
         rows = np.isin(self.clients, clients)
         return Answers(self.counts[rows], self.clients[rows])
+
+
+NO_ANSWERS = Answers(np.zeros((0, 3, 0), np.int64), np.zeros(0, np.int64))
 
 
 def shares(counts: Counts, row: int = 0) -> Floats:

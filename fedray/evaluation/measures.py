@@ -11,88 +11,9 @@ from fedray.core import Algorithm
 from fedray.data.federated import DOMAIN, GLOBAL_TEST
 from fedray.evaluation.answers import Answers, Floats, shares
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
-from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
+from fedray.evaluation.protocols import CrossEvaluated
 from fedray.evaluation.splits import OWN
 from fedray.storage.metric import VALIDATION, Metric
-
-
-@metrics.add
-class OwnTest(Measure):
-    """Accuracy on the clients' own test splits.
-
-    local_accuracy: mean over clients. local_accuracy_weighted: correct answers over images, both of
-    all clients (the official FedTSP code). std: deviation over clients; worst10 and best10: means
-    of the lowest and highest tenth; jain: Jain's fairness index. local_macro_f1: mean over clients
-    of the F1 averaged over classes (DP2FL Table 1). With `evaluation.top_k` (FedTSP Fig. 4: 5),
-    local_accuracy_top{k}: mean over clients of the share of images whose class is among the k
-    likeliest; among equally likely classes, the first ones count.
-    """
-
-    name = "own_test"
-    metrics = (
-        Metric("local_accuracy"),
-        Metric("local_accuracy_weighted"),
-        Metric("local_accuracy_std", direction=None),
-        Metric("local_accuracy_worst10"),
-        Metric("local_accuracy_best10"),
-        Metric("local_accuracy_jain", "index"),
-        Metric("local_accuracy_top{k}"),
-        Metric("local_macro_f1", "index"),
-    )
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        tested = evaluated.tested
-        if not tested:
-            return {}
-        accuracy = tested.accuracy
-        tenth = max(1, round(len(accuracy) / 10))
-        ordered = np.sort(accuracy)
-        squares = float((accuracy**2).sum())
-        jain = float(accuracy.sum() ** 2 / (len(accuracy) * squares)) if squares else 1.0
-        return {
-            "local_accuracy": float(accuracy.mean()),
-            "local_accuracy_weighted": tested.pooled,
-            "local_accuracy_std": float(accuracy.std()),
-            "local_accuracy_worst10": float(ordered[:tenth].mean()),
-            "local_accuracy_best10": float(ordered[-tenth:].mean()),
-            "local_accuracy_jain": jain,
-            "local_macro_f1": float(tested.macro_f1.mean()),
-            **top_share("local_accuracy", tested, evaluated.facts.top_k),
-        }
-
-
-def top_share(name: str, answers: Answers, k: int | None) -> dict[str, float]:
-    """Return <name>_top<k>, the mean over models of the share; empty if it was not counted."""
-    if not answers or k is None:
-        return {}
-    return {f"{name}_top{k}": float(answers.top_k.mean())}
-
-
-@metrics.add
-class GlobalTest(Measure):
-    """Personal models on all clients' test images, as mean and deviation over clients.
-
-    With `evaluation.global_test` (FedTSP Fig. 3). With `evaluation.top_k`, too,
-    global_test_accuracy_top{k} is the share of images whose class is among the k likeliest.
-    """
-
-    name = "global_test"
-    metrics = (
-        Metric("global_test_accuracy"),
-        Metric("global_test_accuracy_std", direction=None),
-        Metric("global_test_accuracy_top{k}"),
-    )
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        answers = evaluated.on(GLOBAL_TEST)
-        if not answers:
-            return {}
-        accuracy = answers.accuracy
-        return {
-            "global_test_accuracy": float(accuracy.mean()),
-            "global_test_accuracy_std": float(accuracy.std()),
-            **top_share("global_test_accuracy", answers, evaluated.facts.top_k),
-        }
 
 
 @metrics.add
@@ -105,7 +26,7 @@ class GlobalAccuracy(Measure):
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
         """Return True for methods that may have one model for all clients."""
-        return issubclass(method, HasGlobalModel) and method.one_model
+        return method.one_model
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.has_global_model or not evaluated.tested:
@@ -114,31 +35,79 @@ class GlobalAccuracy(Measure):
 
 
 @metrics.add
-class Joining(Measure):
-    """Accuracy of the clients that join late, and of the others, on their own test splits.
+class OwnTest(Measure):
+    """Accuracy of the clients' models on their own test images, and on those of all clients.
 
-    new_accuracy: of those that join late, also before they join. earlier_accuracy: of the clients
-    that were present before others joined. local_accuracy is the mean over all clients that have
-    joined, which changes when others join; these metrics cover the same clients in every round
-    (FedTSP supplementary H.2).
+    local_accuracy: mean over clients. local_accuracy_weighted: correct answers over images, both of
+    all clients (the official FedTSP code). std: deviation over clients; worst10 and best10: means
+    of the lowest and highest tenth; jain: Jain's fairness index. local_macro_f1: mean over clients
+    of the F1 averaged over classes (DP2FL Table 1).
+
+    earlier_accuracy: mean over the clients that were present before others joined. new_accuracy:
+    over those that join late, also before they join. local_accuracy is the mean over all clients
+    that have joined, which changes when others join; these metrics cover the same clients in every
+    round (FedTSP supplementary H.2).
+
+    global_test_accuracy: with `evaluation.global_test`, personal models on all clients' test
+    images, as mean and deviation over clients (FedTSP Fig. 3).
+
+    _top{k}: with `evaluation.top_k` (FedTSP Fig. 4: 5), mean over clients of the share of images
+    whose class is among the k likeliest; among equally likely classes, the first ones count.
     """
 
-    name = "joining"
-    metrics = (Metric("earlier_accuracy"), Metric("new_accuracy"))
+    name = "own_test"
+    metrics = (
+        Metric("global_test_accuracy"),
+        Metric("global_test_accuracy_std", direction=None),
+        Metric("global_test_accuracy_top{k}"),
+        Metric("earlier_accuracy"),
+        Metric("new_accuracy"),
+        Metric("local_accuracy"),
+        Metric("local_accuracy_weighted"),
+        Metric("local_accuracy_std", direction=None),
+        Metric("local_accuracy_worst10"),
+        Metric("local_accuracy_best10"),
+        Metric("local_accuracy_jain", "index"),
+        Metric("local_accuracy_top{k}"),
+        Metric("local_macro_f1", "index"),
+    )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        if not evaluated.newcomers:
-            return {}
-        earlier = [client for client in evaluated.joined if client not in evaluated.newcomers]
-        return {
-            **mean_accuracy("earlier", evaluated.on(OWN, earlier)),
-            **mean_accuracy("new", evaluated.on(OWN, evaluated.newcomers)),
-        }
+        facts, tested = evaluated.facts, evaluated.tested
+        shared, top = evaluated.on(GLOBAL_TEST), f"_top{facts.top_k}"
+        values = {}
+        if shared:
+            values["global_test_accuracy"] = mean(shared.accuracy)
+            values["global_test_accuracy_std"] = float(shared.accuracy.std())
+            if facts.top_k is not None:
+                values[f"global_test_accuracy{top}"] = mean(shared.top_k)
+        if facts.newcomers:
+            earlier = [client for client in evaluated.joined if client not in facts.newcomers]
+            for name, clients in (("earlier", earlier), ("new", facts.newcomers)):
+                if answers := evaluated.on(OWN, clients):
+                    values[f"{name}_accuracy"] = mean(answers.accuracy)
+        if tested:
+            ordered, squares = np.sort(tested.accuracy), float((tested.accuracy**2).sum())
+            tenth, total = max(1, round(len(tested) / 10)), tested.accuracy.sum()
+            values |= {
+                "local_accuracy": mean(tested.accuracy),
+                "local_accuracy_weighted": tested.pooled,
+                "local_accuracy_std": float(tested.accuracy.std()),
+                "local_accuracy_worst10": mean(ordered[:tenth]),
+                "local_accuracy_best10": mean(ordered[-tenth:]),
+                "local_accuracy_jain": float(total**2 / (len(tested) * squares))
+                if squares
+                else 1.0,
+                "local_macro_f1": mean(tested.macro_f1),
+            }
+            if facts.top_k is not None:
+                values[f"local_accuracy{top}"] = mean(tested.top_k)
+        return values
 
 
-def mean_accuracy(name: str, answers: Answers) -> dict[str, float]:
-    """Return <name>_accuracy, the mean over clients; empty without clients."""
-    return {f"{name}_accuracy": float(answers.accuracy.mean())} if answers else {}
+def mean(values: Floats) -> float:
+    """Return the mean over clients."""
+    return float(values.mean())
 
 
 @metrics.add
@@ -188,14 +157,13 @@ class BaseToNovel(Measure):
         if not tested:
             return {}
         values = {
-            f"accuracy_{name}": float(answers.accuracy.mean())
+            f"accuracy_{name}": mean(answers.accuracy)
             for name in ("base", "novel")
             if (answers := evaluated.on(name, tested.clients))
         }
         if {"accuracy_base", "accuracy_novel"} <= values.keys():
-            local = float(tested.accuracy.mean())
             values["accuracy_hm"] = harmonic_mean(values["accuracy_base"], values["accuracy_novel"])
-            values["accuracy_cm"] = (local + values["accuracy_hm"]) / 2
+            values["accuracy_cm"] = (mean(tested.accuracy) + values["accuracy_hm"]) / 2
         return values
 
 
@@ -228,30 +196,26 @@ class DomainAccuracy(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        domains, sets = evaluated.facts.domains, evaluated.facts.splits
-        own = {name: evaluated.tested.of(clients) for name, clients in domains.items()}
-        shared = {n.removeprefix(DOMAIN): evaluated.on(n) for n in sets if n.startswith(DOMAIN)}
-        pooled = {f"accuracy_{name}": tested.pooled for name, tested in own.items() if tested}
-        if pooled:
-            pooled["accuracy_domains"] = float(np.mean(list(pooled.values())))
-        return {
-            **pooled,
-            **mean_and_spread("client_accuracy", own),
-            **mean_and_spread("everyone_accuracy", shared),
+        facts = evaluated.facts
+        own = {name: evaluated.tested.of(clients) for name, clients in facts.domains.items()}
+        shared = {
+            name.removeprefix(DOMAIN): evaluated.on(name)
+            for name in facts.splits
+            if name.startswith(DOMAIN)
         }
+        pooled = {domain: answers.pooled for domain, answers in own.items() if answers}
+        values = over_domains("accuracy", pooled)
+        for name, by_domain in (("client_accuracy", own), ("everyone_accuracy", shared)):
+            accuracies = {domain: a.accuracy for domain, a in by_domain.items() if a}
+            values |= over_domains(name, {domain: mean(a) for domain, a in accuracies.items()})
+            values |= {f"{name}_{domain}_std": float(a.std()) for domain, a in accuracies.items()}
+        return values
 
 
-def mean_and_spread(name: str, by_domain: Mapping[str, Answers]) -> dict[str, float]:
-    """Return mean and deviation over clients for each domain, and the mean over domains.
-
-    The metrics are <name>_<domain>, <name>_<domain>_std and <name>_domains.
-    """
-    accuracies = {domain: answers.accuracy for domain, answers in by_domain.items() if answers}
-    means = {f"{name}_{domain}": float(values.mean()) for domain, values in accuracies.items()}
-    if means:
-        means[f"{name}_domains"] = float(np.mean(list(means.values())))
-    spreads = {f"{name}_{domain}_std": float(v.std()) for domain, v in accuracies.items()}
-    return means | spreads
+def over_domains(name: str, by_domain: Mapping[str, float]) -> dict[str, float]:
+    """Return <name>_<domain> of each domain, and their mean <name>_domains; empty without any."""
+    values = {f"{name}_{domain}": value for domain, value in by_domain.items()}
+    return values and {**values, f"{name}_domains": float(np.mean(list(values.values())))}
 
 
 @metrics.add
@@ -272,12 +236,11 @@ class ClassSizes(Measure):
         if facts.majority is None or facts.dense_classes or not tested:
             return {}
         is_large = facts.majority[tested.clients]
-        parts = {"accuracy_majority": is_large, "accuracy_minority": ~is_large}
-        counts = {
-            name: (tested.right[of_part].sum(), tested.images[of_part].sum())
-            for name, of_part in parts.items()
-        }
-        return {name: float(right / images) for name, (right, images) in counts.items() if images}
+        values = {}
+        for name, part in (("accuracy_majority", is_large), ("accuracy_minority", ~is_large)):
+            if images := tested.images[part].sum():
+                values[name] = float(tested.right[part].sum() / images)
+        return values
 
 
 def majority_classes(counts: np.ndarray) -> NDArray[np.bool_]:
@@ -312,12 +275,12 @@ class Dice(Measure):
         names, tested = evaluated.facts.dense_classes, evaluated.tested
         if not names or not tested:
             return {}
-        means = _dice(tested)
-        values = {f"dice_{name}": float(mean) for name, mean in zip(names, means, strict=True)}
-        values["dice"] = _foreground(means)
+        dice = _dice(tested)
+        values = {f"dice_{name}": float(value) for name, value in zip(names, dice, strict=True)}
+        values["dice"] = _mean(dice[1:])  # without the background
         for domain, clients in evaluated.facts.domains.items():
             if of_domain := tested.of(clients):
-                values[f"dice_in_{domain}"] = _foreground(_dice(of_domain))
+                values[f"dice_in_{domain}"] = _mean(_dice(of_domain)[1:])
         return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
@@ -328,18 +291,22 @@ def _dice(answers: Answers) -> Floats:
     return np.array([_mean(column) for column in dice.T])
 
 
-def _foreground(by_class: Floats) -> float:
-    """Return the mean without class 0, the background."""
-    return _mean(by_class[1:])
-
-
 def _mean(values: Floats) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     numbers = values[~np.isnan(values)]
     return float(numbers.mean()) if len(numbers) else float("nan")
 
 
+class WithoutTest(Measure):
+    """Numbers of a round that do not depend on a test."""
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        names = [metric.name for metric in self.metrics]
+        return {name: evaluated.numbers[name] for name in names if name in evaluated.numbers}
+
+
 @metrics.add
-class Training(Measure):
+class Training(WithoutTest):
     """The clients' training in the round.
 
     train_loss: mean loss of the last local epoch, over the clients that trained. learning_rate: the
@@ -352,10 +319,21 @@ class Training(Measure):
         Metric("train_loss", "nats", "min", "train"),
     )
 
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        losses, lr = evaluated.train_losses, evaluated.lr
-        loss = {"train_loss": sum(losses) / len(losses)} if losses else {}
-        return loss if lr is None else {"learning_rate": lr, **loss}
+
+@metrics.add
+class Epsilon(WithoutTest):
+    """Epsilon at `privacy.delta`, of the run so far and of the round (docs/privacy.md).
+
+    epsilon assumes an attacker who does not know which clients took part,
+    epsilon_known_participants one who does.
+    """
+
+    name = "epsilon"
+    metrics = (
+        Metric("epsilon", "number", "min", None),
+        Metric("epsilon_round", "number", "min", None),
+        Metric("epsilon_known_participants", "number", "min", None),
+    )
 
 
 @metrics.add
@@ -379,39 +357,17 @@ class FineTunedAccuracy(Measure):
             return {}
         accuracy = shares(counts[has_images])  # [K, E + 1]
         values = {"finetuned_accuracy": _mean_in_order(accuracy[:, -1])}
-        if evaluated.select == "test":
-            values["finetuned_accuracy_best"] = _mean_in_order(accuracy.max(axis=1))
-        elif VALIDATION + OWN in evaluated.facts.splits:
-            validation = evaluated.of_split(evaluated.fine_tuned, VALIDATION + OWN)[has_images]
-            validates = validation[:, 0, 1].any(axis=1)
-            best = np.where(validates, validation[:, :, 0].sum(axis=2).argmax(axis=1), -1)
-            if validates.any():
-                best_accuracy = accuracy[np.arange(len(best)), best]
-                values["finetuned_accuracy_best"] = _mean_in_order(best_accuracy)
+        on_itself = evaluated.prefix or evaluated.facts.select == "test"
+        chooser = OWN if on_itself else VALIDATION + OWN
+        if chooser in evaluated.facts.splits:
+            choosing = evaluated.of_split(evaluated.fine_tuned, chooser)[has_images]
+            if (can_choose := choosing[:, 0, 1].any(axis=1)).any():
+                epochs = choosing[:, :, 0].sum(axis=2).argmax(axis=1)
+                best = accuracy[np.arange(len(epochs)), np.where(can_choose, epochs, -1)]
+                values["finetuned_accuracy_best"] = _mean_in_order(best)
         return values
 
 
 def _mean_in_order(values: Floats) -> float:
     """Return the mean of values that are added one after the other."""
     return float(values.cumsum()[-1] / len(values))
-
-
-@metrics.add
-class Epsilon(Measure):
-    """Epsilon at `privacy.delta`, of the run so far and of the round (docs/privacy.md).
-
-    epsilon assumes an attacker who does not know which clients took part,
-    epsilon_known_participants one who does.
-    """
-
-    name = "epsilon"
-    metrics = tuple(
-        Metric(name, "number", "min", None)
-        for name in ("epsilon", "epsilon_round", "epsilon_known_participants")
-    )
-
-    def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        if evaluated.spent is None:
-            return {}
-        total, of_round, if_known = evaluated.spent
-        return {"epsilon": total, "epsilon_round": of_round, "epsilon_known_participants": if_known}

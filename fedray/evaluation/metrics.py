@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedray.core import Algorithm
 from fedray.errors import FedrayError, NotFinite, UserError, shown
-from fedray.evaluation.accountant import Spent
-from fedray.evaluation.answers import Answers, Counts
+from fedray.evaluation.answers import NO_ANSWERS, Answers, Counts
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.splits import OWN
 from fedray.registry import Registry
@@ -28,7 +29,7 @@ NEAR = 0.8
 
 @dataclass(frozen=True, eq=False)
 class DataFacts:
-    """Facts about the data that measures need.
+    """Facts about the data and their use that measures need.
 
     Attributes:
         splits: the names of the splits on which clients are tested, in the order of the counts.
@@ -37,6 +38,8 @@ class DataFacts:
             unknown.
         dense_classes: for dense prediction, the class names, background first.
         top_k: k of the additional top-k accuracy, or None.
+        newcomers: the clients that join late.
+        select: the images that select an epoch of fine-tuning.
     """
 
     splits: Sequence[str] = (OWN,)
@@ -44,6 +47,8 @@ class DataFacts:
     majority: NDArray[np.bool_] | None = None
     dense_classes: Sequence[str] = ()
     top_k: int | None = None
+    newcomers: Sequence[int] = ()
+    select: Select = "validation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,43 +62,28 @@ class Evaluated:
         facts: facts about the data.
         counts: the counts of all N clients, [N, S, 3, C]; None if the round was not evaluated.
         joined: the clients that have joined.
-        newcomers: the clients that join late.
         has_global_model: whether all clients predict with one model.
         cross_evaluations: by name, the counts of each model on the splits of K clients,
             [K, S, 3, C].
         fine_tuned: the counts before fine-tuning and after each of E epochs, [N, E + 1, S, 3, C].
-        train_losses: losses of the clients that trained.
-        spent: epsilon after the round, if privacy is on.
-        lr: the clients' learning rate, if it changes over rounds.
-        select: the images that select an epoch of fine-tuning.
+        numbers: metrics of the round that do not depend on a test, such as the training loss.
         prefix: "validation/" if measures read the validation images in place of the test images.
     """
 
     facts: DataFacts
     counts: Counts | None = None
     joined: Sequence[int] = ()
-    newcomers: Sequence[int] = ()
     has_global_model: bool = False
     cross_evaluations: Mapping[str, Sequence[Counts]] = field(default_factory=dict)
     fine_tuned: Counts | None = None
-    train_losses: Sequence[float] = ()
-    spent: Spent | None = None
-    lr: float | None = None
-    select: Select = "validation"
+    numbers: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
 
     def on_validation(self) -> Evaluated | None:
         """Return the same models' results on validation images; None if there are none."""
         if self.counts is None or VALIDATION + OWN not in self.facts.splits:
             return None
-        return replace(
-            self,
-            train_losses=(),
-            spent=None,
-            lr=None,
-            select="test",  # these answers select for themselves
-            prefix=VALIDATION,
-        )
+        return replace(self, numbers={}, prefix=VALIDATION)
 
     @cached_property
     def tested(self) -> Answers:
@@ -107,9 +97,9 @@ class Evaluated:
             split: "test" for each client's own images, or the name of a set that clients share.
             clients: ids of clients, by default of all that have joined.
         """
-        ids = np.array(self.joined if clients is None else clients, dtype=np.int64)
         if self.counts is None or self.prefix + split not in self.facts.splits:
-            return Answers(np.zeros((0, 3, 0), np.int64), ids[:0])
+            return NO_ANSWERS
+        ids = np.array(self.joined if clients is None else clients, dtype=np.int64)
         counts = self.of_split(self.counts, split)[ids]
         has_images = counts[:, 1].any(axis=1)
         return Answers(counts[has_images], ids[has_images])
@@ -148,40 +138,16 @@ metrics: Registry[type[Measure]] = Registry("metric", "fedray.evaluation.measure
 
 
 @lru_cache(maxsize=4096)
-def _declaration(owner: type, name: str) -> Metric | None:
-    """Return a number's declaration by the measure, or by the method that analyses itself."""
-    if issubclass(owner, Measure):
-        return find_metric(name, owner.metrics)
-    return find_metric(name, analysis_metrics(owner))
-
-
-def add_declared(
-    target: dict[str, float],
-    values: Mapping[str, float],
-    owner: type,
-    title: str,
-    prefix: str = "",
-) -> None:
-    """Add numbers to `target`; each must be declared.
-
-    Args:
-        target: the numbers so far, which are extended.
-        values: the numbers to add, by name.
-        owner: the measure or the method that declares them.
-        title: the owner's name in messages.
-        prefix: goes before the names; if there is one, metrics that only the test images have are
-            left out.
+def _declaration(owner: type, name: str) -> Metric:
+    """Return a number's declaration by the measure, or by the method that analyses itself.
 
     Raises:
-        FedrayError: if a number is not declared, or if `add_metric` raises it.
+        FedrayError: if there is none.
     """
-    for name, value in values.items():
-        metric = _declaration(owner, name)
-        if metric is None:
-            raise FedrayError(f"{title} returned '{name}', which it does not declare")
-        if prefix and issubclass(owner, Measure) and not _has_counterpart(owner, metric):
-            continue
-        add_metric(target, prefix + name, value)
+    declared = owner.metrics if issubclass(owner, Measure) else analysis_metrics(owner)
+    if (found := find_metric(name, declared)) is None:
+        raise FedrayError(f"{owner.__name__} returned '{name}', which it does not declare")
+    return found
 
 
 def measure(evaluated: Evaluated) -> dict[str, float]:
@@ -195,29 +161,53 @@ def measure(evaluated: Evaluated) -> dict[str, float]:
     entries = metrics.entries()
     for view in filter(None, (evaluated, evaluated.on_validation())):
         for entry in entries:
-            values = entry().compute(view)
-            add_declared(numbers, values, entry, f"metric {entry.name}", view.prefix)
+            if values := entry().compute(view):
+                add_declared(numbers, values, entry, view.prefix)
     return numbers
 
 
-def _has_counterpart(entry: type[Measure], metric: Metric) -> bool:
-    """Return True if a metric is also measured on validation images."""
-    return metric.on == "test" and metric.name not in entry.only_on_test
+def add_declared(
+    target: dict[str, float],
+    values: Mapping[str, float],
+    owner: type,
+    prefix: str = "",
+) -> None:
+    """Add numbers to `target`; each must be declared.
 
-
-def add_metric(target: dict[str, float], name: str, value: float) -> None:
-    """Add a number to `target`, which must not contain its name.
+    Args:
+        target: the numbers so far, which are extended.
+        values: the numbers to add, by name.
+        owner: the measure or the method that declares them.
+        prefix: goes before the names; if there is one, metrics that only the test images have are
+            left out.
 
     Raises:
-        FedrayError: if the name exists already, because a measured number is never replaced, or if
-            the value is not a finite number.
+        FedrayError: if a number is not declared, or if `add_metrics` raises it.
     """
-    if name in target:
-        raise FedrayError(f"the metric '{name}' already exists; choose another name")
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        error = NotFinite if isinstance(value, float) else FedrayError
-        raise error(f"the metric '{name}' is {value!r}, expected a finite number")
-    target[name] = value
+    declared = {name: _declaration(owner, name) for name in values}
+    names = [name for name in values if not prefix or _has_counterpart(owner, declared[name])]
+    add_metrics(target, {prefix + name: values[name] for name in names})
+
+
+def _has_counterpart(entry: type, metric: Metric) -> bool:
+    """Return True if a metric of a measure is also measured on validation images."""
+    return metric.on == "test" and metric.name not in getattr(entry, "only_on_test", ())
+
+
+def add_metrics(target: dict[str, float], values: Mapping[str, float]) -> None:
+    """Add numbers to `target`, which must not contain their names.
+
+    Raises:
+        FedrayError: if a name exists already, because a measured number is never replaced, or if
+            a value is not a finite number.
+    """
+    for name, value in values.items():
+        if name in target:
+            raise FedrayError(f"the metric '{name}' already exists; choose another name")
+        if not isinstance(value, int | float) or not -math.inf < value < math.inf:
+            error = NotFinite if isinstance(value, float) else FedrayError
+            raise error(f"the metric '{name}' is {value!r}, expected a finite number")
+        target[name] = value
 
 
 def check_domains(names: Sequence[str]) -> None:
@@ -227,31 +217,23 @@ def check_domains(names: Sequence[str]) -> None:
         UserError: for the first such domain.
     """
     declared = [metric.name for metric in declared_metrics()]
-    owners = dict.fromkeys((name for name in declared if "{" not in name), "")
-    for template in (name for name in declared if "{domain}" in name):
-        for domain in names:
-            name = template.replace("{domain}", domain)
-            owner = owners.setdefault(name, domain)
-            if owner != domain:
-                description = (
-                    f"a metric of the domain {shown(owner)}" if owner else "another metric"
-                )
-                raise UserError(
-                    f"the metric of the domain {shown(domain)} would be '{name}', the name of "
-                    f"{description}; rename the domain"
-                )
+    templates = [name for name in declared if "{domain}" in name]
+    by_domain = {d: [template.replace("{domain}", d) for template in templates] for d in names}
+    times = Counter(chain(declared, *by_domain.values()))
+    for domain, own in by_domain.items():
+        if taken := [name for name in own if times[name] > 1]:
+            raise UserError(
+                f"the metric of the domain {shown(domain)} would be '{taken[0]}', the name of "
+                "another metric; rename the domain"
+            )
 
 
 def lacks(method: type[Algorithm], name: str) -> bool:
     """Return True if a number exists, but only for methods of another kind."""
     name = name.removeprefix(VALIDATION)
     measures = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
-    declared = find_metric(name, analysis_metrics(method))
-    return (
-        bool(measures)
-        and declared is None
-        and not any(entry.applies_to(method) for entry in measures)
-    )
+    is_measured = not measures or any(entry.applies_to(method) for entry in measures)
+    return not is_measured and find_metric(name, analysis_metrics(method)) is None
 
 
 def check_spelling(method: type[Algorithm], name: str) -> None:
@@ -261,21 +243,13 @@ def check_spelling(method: type[Algorithm], name: str) -> None:
         UserError: with the known name.
     """
     declared = (*declared_metrics(), *analysis_metrics(method))
-    if find_metric(name, declared) is not None:
-        return
     near = get_close_matches(name, [metric.name for metric in declared], n=1, cutoff=NEAR)
-    if near:
+    if near and find_metric(name, declared) is None:
         raise UserError(f"there is no metric {shown(name)}. Did you mean '{near[0]}'?")
 
 
 def declared_metrics() -> tuple[Metric, ...]:
     """Return the metrics that all registered measures declare, on test and validation images."""
-    entries = metrics.entries()
-    on_test = [metric for entry in entries for metric in entry.metrics]
-    on_validation = [
-        counterpart(metric)
-        for entry in entries
-        for metric in entry.metrics
-        if _has_counterpart(entry, metric)
-    ]
-    return (*on_test, *on_validation)
+    declared = [(entry, metric) for entry in metrics.entries() for metric in entry.metrics]
+    held = [counterpart(metric) for entry, metric in declared if _has_counterpart(entry, metric)]
+    return (*(metric for _, metric in declared), *held)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedray.core import Downlinks, LocalContext, Server, ServerState
+from fedray.core import Algorithm, Downlinks, Server, ServerState
 from fedray.storage.metric import Metric
 
 
-@runtime_checkable
-class HasGlobalModel(Protocol):
-    """A method whose clients may all predict with one model; its accuracy is then measured."""
+def has_global_model(method: Algorithm, state: ServerState) -> bool:
+    """Return True if all clients currently predict with one model; its accuracy is then measured.
 
-    def has_global_model(self, state: ServerState) -> bool:
-        """Return True if all clients currently predict with one model."""
+    A method of whom this may be true says so by `has_global_model(state)`.
+    """
+    says: Callable[[ServerState], bool] | None = getattr(method, "has_global_model", None)
+    return says is not None and says(state)
 
 
 @runtime_checkable
@@ -33,22 +33,6 @@ class CrossEvaluated(Protocol):
         Each model is given by downloads, which replace the clients' own ones for a test on their
         test splits. The metric is the mean over the models of the accuracy on all these images.
         """
-
-
-@runtime_checkable
-class FineTuned(Protocol):
-    """A method that defines how its models are fine-tuned after the last round."""
-
-    def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
-        """Train for `finetune_epochs` epochs; yield the context to test after each epoch."""
-
-
-@runtime_checkable
-class ClassSubset(Protocol):
-    """A model that can predict among classes other than those that it was trained on."""
-
-    def class_subset(self, classes: Sequence[int] | None) -> AbstractContextManager[None]:
-        """Predict among these classes; None means the trained classes."""
 
 
 @dataclass(frozen=True)

@@ -207,28 +207,21 @@ class Assembly:
     @cached_property
     def plan(self) -> Plan:
         """Return the round loop's settings."""
-        e = self.experiment
-        trains = "lr" not in keys_without_effect(e)
-        return Plan(
-            rounds=e.rounds,
-            clients=e.data.clients,
-            participation=e.participation,
-            eval_every=e.eval_every,
-            faults=e.faults,
-            facts=[(first, self._facts(data)) for first, data in self.data.phases],
-            lr=self.lr if self.schedule.changes and trains else None,
-            finetune_epochs=e.finetune_epochs,
-            join=e.join,
-            select=e.report.select,
-        )
+        trains = "lr" not in keys_without_effect(self.experiment)
+        facts = [(first, self._facts(data)) for first, data in self.data.phases]
+        lr = self.lr if self.schedule.changes and trains else None
+        return Plan(self.experiment, facts, lr)
 
     def _facts(self, data: FederatedData) -> DataFacts:
+        clients, late = self.experiment.data.clients, self.experiment.join.clients
         return DataFacts(
             splits=split_names(data),
             domains=data.client_domains() or {},
             majority=majority_classes(data.train_histogram()),
             dense_classes=self.setting.class_names if self.models.dense else (),
             top_k=self.setting.top_k,
+            newcomers=range(clients - late, clients),
+            select=self.experiment.report.select,
         )
 
     def server(self, device: torch.device) -> Server:

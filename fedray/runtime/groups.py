@@ -9,14 +9,14 @@ from typing import Any
 
 from fedray import core
 from fedray.counts import Tally, counted
+from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
-from fedray.evaluation.testing import TESTS
-from fedray.federation import NO_TRAFFIC, Counted, Reply
+from fedray.evaluation.testing import run_test
+from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.contexts import Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
-from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.printing import of_clients
-from fedray.runtime.shares import is_stacked
+from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
 
@@ -58,7 +58,7 @@ class GroupRunner(StepContexts):
             except Exception:
                 self._passed(stepped)  # an earlier client's upload may be wrong, too
                 raise
-        passed, used = self._passed(stepped), peak_device_memory(self.device)
+        passed = self._passed(stepped)
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
@@ -71,7 +71,6 @@ class GroupRunner(StepContexts):
                     reports=step.call.client.reports,
                     seconds=step.seconds,
                     work=step.work,
-                    device_bytes=used,
                 ),
                 step.state,
             )
@@ -136,9 +135,9 @@ class GroupRunner(StepContexts):
         self,
         name: str,
         round_: int,
-        groups: Iterable[Sequence[int]],
+        groups: Sequence[Sequence[int]],
         firsts: Iterable[Member],
-    ) -> Counted:
+    ) -> Counts:
         """Run a test of `evaluation.testing` for groups of clients (`shares.groups_of_test`).
 
         Groups that share a model are tested one after the other with the model of the first one.
@@ -148,6 +147,9 @@ class GroupRunner(StepContexts):
             round_: the round.
             groups: the clients; those of a group share model and download.
             firsts: the first client of each group, with its state and download.
+
+        Returns:
+            The counts of the clients, sorted by client.
 
         Raises:
             ClientError: if the test of a client fails.
@@ -164,11 +166,11 @@ class GroupRunner(StepContexts):
         for _, same in groupby(zip(groups, firsts, strict=True), model):
             sharing, members = zip(*same, strict=True)
             parts += self._test(name, round_, sharing, members[0])
-        return Counted.joined(parts)
+        return by_client(groups, parts)
 
     def _test(
         self, name: str, round_: int, groups: Sequence[Sequence[int]], first: Member
-    ) -> list[Counted]:
+    ) -> list[Counts]:
         """Test a model that groups of clients share.
 
         If a test fails, or draws from the global generators, which each client seeds differently,
@@ -182,11 +184,12 @@ class GroupRunner(StepContexts):
             with of_clients(*clients), self.isolation.step(self.seed(name, first.client)):
                 before = generators(self.device) if is_shared else None
                 given = self.given(context, first.state, first.down)
-                arguments = context, given.state, given.down, splits
-                counts = TESTS[name](self.assembly.algorithm, *arguments)
+                counts = run_test(
+                    name, self.assembly.algorithm, context, given.state, given.down, splits
+                )
                 given.check()
                 if before is None or generators(self.device) == before:
-                    return [Counted(clients, counts, peak_device_memory(self.device))]
+                    return [counts]
         except (Exception, SystemExit) as error:
             if not is_shared:
                 raise self.blame(error, name, round_, first.client) from None

@@ -12,7 +12,7 @@ from fedray.config import dump_yaml
 from fedray.core.payload import split_payload
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
-from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
+from fedray.evaluation.protocols import analysis_metrics, has_global_model
 from fedray.federation import Federation
 from fedray.plugins import write_copies
 from fedray.runtime.assembly import Assembly
@@ -180,7 +180,7 @@ class Snapshots:
             class_names=data.images.class_names,
             base=data.base,
             clients=experiment.data.clients,
-            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
+            is_global=has_global_model(algorithm, server),
         )
         alone = which == "best" or self._keep == "last"
         most_bytes = experiment.keep.max_gb * 1e9

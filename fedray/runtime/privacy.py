@@ -85,7 +85,7 @@ def accountant_of(experiment: Experiment, plan: Plan, before: Sequence[Round]) -
     accountant = Accountant(keys.mode, keys.noise_multiplier, keys.delta)
     for done in before:
         joined = len(plan.joined(done.round))
-        accountant.add(done.round, done.noised, done.participants, joined)
+        accountant.add(done.noised, done.participants, joined)
     return accountant
 
 

@@ -24,17 +24,19 @@ from ray.exceptions import RayTaskError
 
 from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Counted, Reply, Task
+from fedray.evaluation.answers import Counts
+from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.liveness import LOST, cause_of
-from fedray.runtime.memory import keep_freed_memory
+from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.shares import (
+    by_client,
     groups_of_step,
     groups_of_test,
     shares_of_blocks,
@@ -75,6 +77,7 @@ class RayExecutor:
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
+        self.device_bytes = 0
         self._node_id = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
         self._architectures = assembly.models.architectures
@@ -101,7 +104,8 @@ class RayExecutor:
                     pending += call.groups
                     continue
                 text_log.show(texts)
-                answers, states, total = from_message(answer)
+                answers, states, total, used = from_message(answer)
+                self.device_bytes = max(self.device_bytes, used)
                 answered = dict(zip(call.clients, answers, strict=True))
                 self._store(dict(zip(answered, states, strict=True)))
                 self._update_rates(round_, answered)
@@ -113,7 +117,7 @@ class RayExecutor:
                 sums.add(total, size)
         return dict(sorted(replies.items())), sums.total
 
-    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+    def test(self, name: str, round_: int, down: Downlinks) -> Counts:
         """Run a test for every key of `down`; see `federation.Executor`.
 
         Tests that take less time than a call of the workers run in this process.
@@ -122,20 +126,23 @@ class RayExecutor:
         if name == "evaluate" and self._is_quick(round_, pending):
             firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in pending)
             return self._runtime.test(name, round_, pending, firsts)
-        downloads, losses, parts = _put_once(down), Counter[int](), list[Counted]()
+        downloads, losses = _put_once(down), Counter[int]()
+        clients, parts = list[Sequence[int]](), list[Counts]()
         while pending:
             calls = self._send("test", name, round_, pending, down, downloads)
             pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
-                    counted, texts = ray.get(call.ref)
+                    counts, used, texts = ray.get(call.ref)
                 except (*LOST, RayTaskError) as error:
                     self._suspend(call, lost_workers, losses, error)
                     pending += call.groups
                     continue
                 text_log.show(texts)
-                parts.append(counted)
-        return Counted.joined(parts)
+                self.device_bytes = max(self.device_bytes, used)
+                clients.append(sorted(call.clients))
+                parts.append(counts)
+        return by_client(clients, parts)
 
     @cached_property
     def _runtime(self) -> GroupRunner:
@@ -390,9 +397,9 @@ class Worker:
 
         Returns:
             The replies and the next states of the clients, group after group, and the `Total` of
-            the uploads if the task is "sum" and the replies have none: as one message if small; and
-            the texts that the process has printed, logged or warned of (`runtime.printing`). An
-            error has them as `texts`.
+            the uploads if the task is "sum" and the replies have none, and the most memory used on
+            the accelerator: as one message if small; and the texts that the process has printed,
+            logged or warned of (`runtime.printing`). An error has them as `texts`.
         """
         try:
             runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
@@ -406,17 +413,18 @@ class Worker:
                     states.append(share.packed(state, len(states)) if is_new else None)
                     replies.append(reply)
             total = Total() if sums is None else sums.total
-            return to_message((replies, states, total)), self._output.take()
+            used = peak_device_memory(self._device)
+            return to_message((replies, states, total, used)), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise
 
-    def test(self, name: str, share: Share) -> tuple[Counted, list[Text]]:
-        """Run a test of several clients; return its result, and the texts as `run` does."""
+    def test(self, name: str, share: Share) -> tuple[Counts, int, list[Text]]:
+        """Run a test of several clients; return its counts, and memory and texts as `run` does."""
         try:
             runtime = self._runtime(share.experiment, share.contents)
-            counted = runtime.test(name, share.round, share.groups, share.inputs())
-            return counted, self._output.take()
+            counts = runtime.test(name, share.round, share.groups, share.inputs())
+            return counts, peak_device_memory(self._device), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise

@@ -6,10 +6,11 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Sums, Total
-from fedray.federation import Counted, Reply, Task
+from fedray.evaluation.answers import Counts
+from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, return_freed_memory
+from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 
@@ -53,11 +54,16 @@ class SerialExecutor:
                     self.states.put(member.client, state)
         return replies, Total() if sums is None else sums.total
 
-    def test(self, name: str, round_: int, down: Downlinks) -> Counted:
+    def test(self, name: str, round_: int, down: Downlinks) -> Counts:
         """Run a test for every key of `down`; see `federation.Executor`."""
         groups = groups_of_test(self._assembly, name, round_, down)
         firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
         return self._runtime.test(name, round_, groups, firsts)
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the most memory that this process has used on its accelerator."""
+        return peak_device_memory(self._runtime.device)
 
     def close(self) -> None:
         """Free the states and the memory that malloc has kept."""

@@ -126,7 +126,6 @@ class Session:
             assembly.gate,
             assembly.plan,
             assembly.server(self._device),
-            assembly.streams,
             accountant_of(experiment, assembly.plan, earlier.rounds if earlier is not None else ()),
         )
         snapshots = Snapshots(self._store, assembly, federation, records, self._keeps)
@@ -140,7 +139,7 @@ class Session:
                 use(experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
-                used = max(federation.device_bytes, peak_device_memory(self._device))
+                used = max(self._executor.device_bytes, peak_device_memory(self._device))
                 records.opened().append(done, records.costs(done, used))
                 snapshots.after_round(done)
                 self._flags.leave()

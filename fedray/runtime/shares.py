@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
 
 from fedray.core import Downlinks, halves, is_tested_together
 from fedray.core.stacked import stacks_of
+from fedray.evaluation.answers import Counts
 from fedray.runtime.assembly import Assembly
 
 SLACK = 1.1
@@ -129,6 +133,12 @@ def groups_of_test(
         clients = [c for c, model in zip(everyone, models, strict=True) if model == shared]
         groups += _passes(clients, sizes, most)
     return groups
+
+
+def by_client(groups: Iterable[Sequence[int]], counts: Sequence[Counts]) -> Counts:
+    """Return the counts of all clients sorted by client, from those of groups one after another."""
+    clients = np.fromiter(chain.from_iterable(groups), np.int64)
+    return np.concatenate(counts)[np.argsort(clients)]
 
 
 def _passes(clients: Sequence[int], sizes: Sequence[int], most: float) -> Iterator[Sequence[int]]:

@@ -99,7 +99,7 @@ def trace(
     use(assembly.experiment.plugins)
     executor, server = make_executor(assembly), assembly.server(device)
     a = assembly
-    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
+    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server)
     states = executor.states
     traces = [
         Trace.of(done, federation.snapshot, dict(states.items())) for done in federation.rounds()

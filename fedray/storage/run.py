@@ -93,8 +93,8 @@ class Work:
         parts = list(parts)
         trained = [part.parameters for part in parts if part.parameters]
         return Work(
-            sum(part.steps for part in parts),
-            sum(part.images for part in parts),
+            sum([part.steps for part in parts]),
+            sum([part.images for part in parts]),
             sum(trained) / len(trained) if trained else 0,
         )
 

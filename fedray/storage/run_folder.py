@@ -34,7 +34,6 @@ from fedray.storage.files import read_regular, stores_of, write_atomic, write_js
 from fedray.storage.json_files import (
     check,
     checksum,
-    parse_json,
     read_checked,
     read_json,
     sealed,
@@ -433,10 +432,10 @@ _SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
     """Return round, costs and checksum of a line, given the checksum of the line above."""
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
-    tree = parse_json(body)
     expected = checksum(before, body)
     if seal != f"{_SEAL}{expected}{_END}":
         raise ValueError("it is damaged, or does not follow the line above in this run")
+    tree = json.loads(body)  # as `round_line` wrote it
     costs = _COSTS.validate_python(tree.pop("costs"))
     return _ROUND.validate_python(tree), costs, expected
 

@@ -62,7 +62,7 @@ def test_predictions_use_the_global_projection(run):
 
     def accuracy(projection):
         down = ExtendedModel(last["model"], extra=projection)
-        return shares(run_tests(runtime, [0], state=state, down=down, r=6).counts)[0, 0]
+        return shares(run_tests(runtime, [0], state=state, down=down, r=6))[0, 0]
 
     as_it_is = accuracy(last["extra"])
     assert as_it_is == done.results[-1].per_client[0]

@@ -58,7 +58,7 @@ def test_a_group_gets_the_scores_that_each_gets_alone(assemble, monkeypatch, noi
     assert is_tested_together(runtime.assembly.algorithm)
 
     def counts(*groups: list[int], r: int = 1) -> list[Any]:
-        return run_tests(runtime, *groups, down=down[0], r=r).counts.tolist()
+        return run_tests(runtime, *groups, down=down[0], r=r).tolist()
 
     alone = [counts([client])[0] for client in range(4)]
     assert counts([0, 1, 2, 3]) == counts([0, 1], [2, 3]) == alone

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from answers import counts_of
 from small import numbers, on_workers, serially, tensors
 
-from fedray.config import FaultConfig
+from fedray.config import Experiment
 from fedray.core import Algorithm, Gate, Payload, Total, payload_field
 from fedray.errors import ClientError, RunFailed, UserError
-from fedray.federation import Counted, Federation, Plan, Reply
+from fedray.federation import Federation, Plan, Reply
 from fedray.runtime.session import Session
 from fedray.streams import Streams
 
@@ -88,20 +89,20 @@ class Prompt:
     def run(self, task: str, name: str, round_: int, down: Any) -> tuple[dict[int, Reply], Total]:
         return dict.fromkeys(down, Reply(Made(round_))), Total()
 
-    def test(self, name: str, round_: int, down: Any) -> Counted:
-        return Counted([*down], counts_of(*[(1, 1)] * len(down)))
+    def test(self, name: str, round_: int, down: Any) -> np.ndarray:
+        return counts_of(*[(1, 1)] * len(down))
 
 
 @dataclass(frozen=True)
 class NoServer:
     round: int = 0
     joined: Sequence[int] = ()
+    streams: Streams = Streams(0)
 
 
 def federation(rounds: int, **faults: Any) -> Federation:
-    plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
-    gate = Gate({})
-    return Federation(Nothing(), Prompt(), gate, plan, NoServer(), Streams(0))
+    plan = Plan(Experiment(rounds=rounds, eval_every=1, data={"clients": 3}, faults=faults))
+    return Federation(Nothing(), Prompt(), Gate({}), plan, NoServer())
 
 
 def events_of(result: Any) -> list[tuple[int, str]]:

@@ -111,7 +111,7 @@ def test_what_clients_did_is_counted_as_by_themselves():
     def work(*sets: tuple[str, Any]) -> list[Any]:
         a = Assembly(experiment("moon", ("rounds", 3), *sets))
         cpu = torch.device("cpu")
-        federation = Federation(a.algorithm, serial(a), a.gate, a.plan, a.server(cpu), a.streams)
+        federation = Federation(a.algorithm, serial(a), a.gate, a.plan, a.server(cpu))
         return [(done.client_work, done.server_work) for done in federation.rounds()]
 
     assert work() == work(("stacked", 4))

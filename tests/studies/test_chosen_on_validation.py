@@ -43,14 +43,14 @@ SWEEP = {
 def here(tmp_path, monkeypatch):
     """A working directory with the experiment; every test of a client has the planted scores."""
 
-    def planted(algorithm, client, state, down, splits):
+    def planted(name, algorithm, client, state, down, splits):
         lr, round_ = client.setting.training.lr, client.round
         right, images = ((TEST[lr][round_], HELD[lr][round_]), (100, 10))
         counts = np.zeros((len(splits[0].sizes), len(splits), 3, 10), np.int64)
         counts[..., 0] = np.transpose((right, images, images))[: len(splits)]
         return counts
 
-    monkeypatch.setattr(groups, "TESTS", {"evaluate": planted})
+    monkeypatch.setattr(groups, "run_test", planted)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "planted.yaml").write_text(dump_yaml(EXPERIMENT))
     return tmp_path

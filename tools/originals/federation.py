@@ -145,9 +145,7 @@ def run_fedray(name: str, switches: Sequence[str], participation: str) -> Run:
     assembly = Assembly(experiment, federated_digits(experiment.data.image_size))
     executor, runtime = SerialExecutor(assembly, CPU), GroupRunner(assembly, CPU)
     algorithm, server = assembly.algorithm, assembly.server(CPU)
-    federation = Federation(
-        algorithm, executor, assembly.gate, assembly.plan, server, assembly.streams
-    )
+    federation = Federation(algorithm, executor, assembly.gate, assembly.plan, server)
     run = Run(assembly)
     for done in federation.rounds():
         models = []

@@ -61,7 +61,7 @@ class AdapterClip(ZeroShotClip):
 
         I is the tower's output, which is not scaled before the gate, as in the official code.
         """
-        image = self.encode(x)
+        image = self.encode(x).float()  # the adapter's type, whatever the tower's precision
         return unit(self.adapter(image) * image)
 
 
@@ -73,7 +73,7 @@ class FedCLIP(PromptMethod, FedAvg):
     title = "FedCLIP"
     paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
     travels = "an adapter of image features"
-    version = 2  # the official code's loss, gate, texts and weights
+    version = 3  # the gate in float32
 
     class HParams(FedAvg.HParams):
         """Hyper-parameters of FedCLIP."""

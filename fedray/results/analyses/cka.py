@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from fedray.errors import UserError
+from fedray.evaluation.protocols import has_global_model
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages
-from fedray.results.analyses.extra_step import has_global_model, one_more_step, probe_images, reopen
+from fedray.results.analyses.extra_step import one_more_step, probe_images, reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option
 from fedray.results.frame import RunGroup
 from fedray.results.pages.cells import SPREAD, cell

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from fedray.config import load_experiment
-from fedray.core import Algorithm, LocalContext, ServerState
+from fedray.core import LocalContext
 from fedray.data import FederatedData
 from fedray.errors import UserError
-from fedray.evaluation.protocols import HasGlobalModel
+from fedray.evaluation.protocols import has_global_model
 from fedray.models import Pixels
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
@@ -40,11 +40,6 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
     torch.set_num_threads(assembly.experiment.threads)
     return assembly, checkpoint
-
-
-def has_global_model(algorithm: Algorithm, state: ServerState) -> bool:
-    """Return True if all clients predict with one model."""
-    return isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(state)
 
 
 @dataclass(frozen=True)

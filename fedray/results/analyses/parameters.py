@@ -98,7 +98,6 @@ def costs(experiment: Experiment) -> list[Cost]:
         assembly.gate,
         assembly.plan,
         assembly.server(CPU),
-        assembly.streams,
     )
     server = Cost("server")
     state, server.trained = _training_round(federation, executor, sorted(shown))

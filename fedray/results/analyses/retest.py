@@ -161,7 +161,7 @@ def _test_models(assembly: Assembly, checkpoint: Checkpoint) -> Round:
     try:
         executor.states = checkpoint.clients
         server = assembly.server(device)
-        federation = Federation(method, executor, gate, plan, server, assembly.streams)
+        federation = Federation(method, executor, gate, plan, server)
         return federation.retest(checkpoint.snapshot)
     finally:
         executor.close()
