@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,11 +68,6 @@ class FederatedData:
     validation: tuple[Indices, ...] | None = None
     later: tuple[tuple[int, FederatedData], ...] = ()
     public: PublicSet | None = None
-
-    def __post_init__(self) -> None:
-        """Make the indices read-only, because rounds share them."""
-        for index in chain.from_iterable(self._parts):
-            index.flags.writeable = False
 
     @property
     def phases(self) -> list[tuple[int, FederatedData]]:
