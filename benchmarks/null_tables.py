@@ -170,6 +170,7 @@ PLUGIN = """\
 from dataclasses import replace
 
 from fedray.plugin import FedAvg, method
+from fedray.streams import Streams
 
 
 @method("mine", "Mine", "-")
@@ -178,7 +179,8 @@ class Mine(FedAvg):
 
 
     def client_update(self, client, state, down):
-        setting = replace(client.setting, seed=client.setting.seed * 100 + {order})
+        streams = Streams(client.setting.streams.seed * 100 + {order})
+        setting = replace(client.setting, streams=streams)
         return super().client_update(replace(client, setting=setting), state, down)
 """
 NAMES, RATES, POOL = 8, (0.4, 0.6, 0.8), 24

@@ -27,6 +27,8 @@ class Tallied(NamedTuple):
 
     def then(self, later: Tallied) -> Tallied:
         """Return the counts of two steps of one client, which may train the same parameters."""
+        if self is NO_WORK:
+            return later
         most = max(self.parameters, later.parameters)
         return Tallied(self.steps + later.steps, self.images + later.images, most)
 

@@ -26,8 +26,8 @@ from fedray.core import (
     SummingMethod,
     Total,
     is_tested_together,
+    total_of,
 )
-from fedray.core.privacy import has_covered
 from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
@@ -388,25 +388,28 @@ class RoundExchange(Exchange):
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
-        gate, executor = self._federation.gate, self._federation.executor
+        executor, privacy = self._federation.executor, self._federation.gate.privacy
         name, reached = self._send(step, down)
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
-        uploads = self._collect(step, reached, replies)
-        return gate.release(uploads, round_=self.round, step=name)
+        uploads = self._collect(replies)
+        if privacy is None or not any(map(privacy.covers, uploads.values())):
+            return uploads
+        if privacy.noise_multiplier > 0:
+            self.noised.append((step, [*reached]))
+        return privacy.release(uploads, round_=self.round, step=name)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
-        gate, executor = self._federation.gate, self._federation.executor
-        algorithm = self._federation.algorithm
+        algorithm, executor = self._federation.algorithm, self._federation.executor
         assert isinstance(algorithm, SummingMethod)
+        if self._federation.gate.privacy is not None:  # noise belongs to the fields of uploads
+            return total_of(algorithm.summand, self.call(step, down))
         name, reached = self._send(step, down)
         if not reached:
             return Total()
         replies, total = executor.run("sum", name, self.round, reached)
-        self._collect(step, reached, replies, total)
-        if gate.privacy is None:
-            return total
-        return gate.release_total(total, algorithm.summand, round_=self.round, step=name)
+        self._collect(replies)
+        return total
 
     def _send(self, step: str, down: Downlinks) -> tuple[str, dict[int, Payload | None]]:
         """Send downloads to all clients, of which some drop out, but nobody in round 0.
@@ -427,25 +430,15 @@ class RoundExchange(Exchange):
         name = f"{step}/{before + 1}" if before else step
         return name, {c: payload for c, payload in passed.items() if c not in self.absent}
 
-    def _collect(
-        self,
-        step: str,
-        reached: Downlinks,
-        replies: Mapping[int, Reply],
-        total: Total | None = None,
-    ) -> dict[int, Payload]:
+    def _collect(self, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Note replies; return the uploads, sorted by client, which the method alone keeps."""
-        federation, privacy = self._federation, self._federation.gate.privacy
-        replies = dict(sorted(replies.items()))
+        federation, replies = self._federation, dict(sorted(replies.items()))
         self.replied = set(replies)
         self.replies += replies.items()
         federation.tested -= self.replied
         uploads = {c: reply.uplink for c, reply in replies.items() if reply.uplink is not None}
         for reply in replies.values():
             reply.uplink = None
-        has_noise = privacy is not None and privacy.noise_multiplier > 0
-        if has_noise and (total or any(map(has_covered, uploads.values()))):
-            self.noised.append((step, [*reached]))
         return uploads
 
     def client_costs(self) -> dict[str, Any]:

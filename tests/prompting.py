@@ -129,7 +129,7 @@ def _untrained_upload(algorithm: Algorithm, client: Client, down: Payload | None
     if not isinstance(algorithm, LocalTraining):
         return None
     local = algorithm.begin(client, algorithm.init_client(client), down)
-    untrained = Trained(client.weights(local.model), steps=0, losses=())
+    untrained = Trained(client.weights(local.model), steps=0)
     return algorithm.finish(local, untrained)[0]
 
 

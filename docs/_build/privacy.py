@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from _build.templates import render
 from fedray.core import Algorithm, Payload, PayloadTypes, algorithms, takes_equal_mean
-from fedray.core.privacy import COVERS, EXEMPT_KINDS
+from fedray.core.privacy import EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 
@@ -26,7 +26,6 @@ def privacy_page() -> str:
         sections.setdefault(payloads, []).append(f"{method.title} (`{method.name}`)")
     return render(
         "privacy",
-        **COVERS,
         kinds=" and ".join(f"`{kind}`" for kind in EXEMPT_KINDS),
         always_exempt=ALWAYS_EXEMPT,
         sections=[

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedray import core
 from fedray.core.training import check_scalar
 from fedray.models import Classifier
+from fedray.streams import torch_seeded
 
 B = TypeVar("B")
 
@@ -73,7 +74,8 @@ def fit_on_server(
         The trained parameters and buffers, on the CPU.
     """
     learner = server.learner(architecture, samples, **config)
-    with server.seeded(f"server layers/{architecture}"):
+    seed = server.streams.entropy(f"server layers/{architecture}", round_=server.round)
+    with torch_seeded(seed, server.device):
         local = core.LocalContext(learner, learner.load(weights), core.ClientState({}), None)
         trained = core.fit(local, lambda batch: loss(local.model, batch), decay=decay)
     return {name: tensor.cpu() for name, tensor in trained.tensors.items()}

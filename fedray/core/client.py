@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from fedray.core.flat import Flat
+from fedray.core.flat import Flat, map_blocks
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier, saved_buffers
@@ -47,7 +47,7 @@ class Setting:
         rounds: T, the number of rounds.
         clients: N, the number of clients.
         training: the configuration of local training.
-        seed: the experiment's seed.
+        streams: the experiment's random streams.
         finetune_epochs: epochs of fine-tuning after the last round.
         top_k: k of the additional top-k accuracy; None does not measure it.
         phases: rounds in which the clients' images change (`data.evolution`).
@@ -58,7 +58,7 @@ class Setting:
     rounds: int
     clients: int
     training: TrainingConfig
-    seed: int
+    streams: Streams
     finetune_epochs: int = 0
     top_k: int | None = None
     phases: tuple[int, ...] = ()
@@ -67,11 +67,6 @@ class Setting:
     def num_classes(self) -> int:
         """C, the number of training classes."""
         return len(self.class_names)
-
-    @property
-    def streams(self) -> Streams:
-        """The experiment's random streams."""
-        return Streams(self.seed)
 
 
 NOWHERE = torch.zeros(0, dtype=torch.int64)
@@ -110,11 +105,9 @@ class Samples:
     kind: type[Inputs] = Pixels
 
     def __post_init__(self) -> None:
-        """Make the arrays read-only, because all clients share them."""
-        arrays = (("_stored", self._stored), ("_all_labels", self._all_labels))
-        for name, array in (*arrays, ("index", self.index)):
-            if array.flags.writeable:
-                object.__setattr__(self, name, read_only(array))
+        index = self.index.view()
+        index.flags.writeable = False  # as the images are: all steps share them
+        object.__setattr__(self, "index", index)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -134,16 +127,13 @@ class Samples:
     @property
     def labels_per_image(self) -> int:
         """The number of labels of an image: 1, or H·W in dense prediction."""
-        return math.prod(self._all_labels.shape[1:])
-
-    @property
-    def dense(self) -> bool:
-        """True if every pixel has a label (dense prediction)."""
-        return self._all_labels.ndim > 1
+        sides = self._all_labels.shape[1:]
+        return math.prod(sides) if sides else 1
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""
-        stored, labels = torch.from_numpy(self._stored[self.index]), self.labels
+        stored = torch.from_numpy(self._stored.take(self.index, 0))
+        labels = self.labels
         return (stored, labels) if device.type == "cpu" else (stored.to(device), labels.to(device))
 
     @property
@@ -156,23 +146,13 @@ class Samples:
         return replace(self, index=self.index[index])
 
     def batch(self, stored: Tensor, labels: Tensor, positions: Tensor = NOWHERE) -> Batch:
-        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W].
+        """Return a batch of stored images [B, ...], labels [B] or masks [B, H, W], and positions.
 
-        Args:
-            stored: the images.
-            labels: their labels or masks.
-            positions: their positions in this split [B].
+        `positions` are those of the images in this split [B].
         """
         if labels.ndim > 1 or labels.dtype != torch.int64:
             labels = labels.flatten().long()
         return Batch(self.kind.of(stored), labels, positions)
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view of an array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class Skeleton:
@@ -196,15 +176,22 @@ class Skeleton:
             name: tensor.clone() for name, tensor in model.named_buffers() if name not in saved
         }
         self.memory = [storage_of(vector) for vector in self.tensors.vectors if vector.is_cpu]
-        self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
+        self._optimizer: tuple[Optimizer, torch.optim.Optimizer] | None = None
 
-    def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
-        """Return the optimiser of the model's parameters, with cleared running means."""
-        made = self._optimizer
-        if made is None or (made[0] is not config and made[0] != config):
-            made = self._optimizer = config, config.optimizer.make(self.parameters, config.lr)
-        made[1].state.clear()
-        return made[1]
+    def optimizer(
+        self, config: TrainingConfig, extra: Sequence[Tensor] = ()
+    ) -> torch.optim.Optimizer:
+        """Return the optimiser of the model's and of extra parameters, without running means."""
+        if extra:
+            return config.optimizer.make([*self.parameters, *extra], config.lr)
+        if self._optimizer is None or self._optimizer[0] is not config.optimizer:
+            made = config.optimizer.make(self.parameters, config.lr)
+            self._optimizer = config.optimizer, made
+        made = self._optimizer[1]
+        made.state.clear()
+        for group in made.param_groups:
+            group["lr"] = config.lr
+        return made
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights, forget gradients, and give unsaved buffers the values of the constructor.
@@ -212,8 +199,14 @@ class Skeleton:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
+        both = weights, self.tensors
         if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
-            self._check(weights)
+            found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
+            if found != expected:  # copying would cast, repeat or skip tensors
+                name = min(name for name, _ in found.items() ^ expected.items())
+                forms = [describe_tensor(one[name]) if name in one else "none" for one in both]
+                wrong = "{} is {}, expected {}".format(name, *forms)
+                raise ValueError(f"the weights do not fit the model: {wrong}")
         self.overwrite(weights)
         for parameter in self.parameters:
             parameter.grad = None  # that of the last client, who may have uploaded it
@@ -225,22 +218,6 @@ class Skeleton:
         """Overwrite parameters and saved buffers with tensors of the same names and shapes."""
         self.tensors.copy_(weights)
         increment_version(self.parameters)  # prompted models recognise a change by it
-
-    def _check(self, weights: Mapping[str, Tensor]) -> None:
-        placed = self.tensors
-        if placed.keys() != weights.keys():
-            unknown, missing = (
-                sorted(weights.keys() - placed.keys()),
-                placed.keys() - weights.keys(),
-            )
-            wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
-            known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
-            raise ValueError(f"{wrong}; its tensors are {known}")
-        for name, tensor in placed.items():
-            weight = weights[name]
-            if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
-                found, expected = describe_tensor(weight), describe_tensor(tensor)
-                raise ValueError(f"{name} is {found}, expected {expected}")
 
 
 def named_tensors(model: nn.Module) -> Tensors:
@@ -265,8 +242,7 @@ class Client:
         reports: numbers that the method reports; their means appear as "client/<name>".
         validation: the validation images, if the method's `requires.validation` is set; else None.
         train_losses: mean loss in the last epoch of each local training of this step.
-        method: the method's name, for messages.
-        published: the public images, if the method's `requires.public` is set; else None.
+        public: the public images, if the method's `requires.public` is set.
         order: the name of the random stream that orders the training images in a round.
     """
 
@@ -281,16 +257,8 @@ class Client:
     reports: dict[str, float] = field(default_factory=dict)
     validation: Samples | None = None
     train_losses: list[float] = field(default_factory=list)
-    method: str = "the method"
-    published: Samples | None = None
+    public: Samples = None  # type: ignore[assignment]
     order: str = "batches"
-
-    @property
-    def public(self) -> Samples:
-        """The public images; a RuntimeError if the method does not require any."""
-        if self.published is None:
-            raise RuntimeError("this method does not require public images, so it has none")
-        return self.published
 
     def training_on(self, samples: Samples, order: str, **config: Any) -> Client:
         """Return this client with other training images, all of which are used, not augmented.
@@ -320,12 +288,7 @@ class Client:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
-        try:
-            self.skeleton.load(weights)
-        except ValueError as error:
-            raise ValueError(
-                f"the weights that {self.method} loads do not fit {self.architecture}: {error}"
-            ) from None
+        self.skeleton.load(weights)
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
@@ -334,14 +297,12 @@ class Client:
 
     def save(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return a copy of a model's parameters and buffers, for the client's state."""
-        weights = self.weights(model)
-        if isinstance(weights, Flat):
-            return weights.clone()
-        return {name: tensor.clone() for name, tensor in weights.items()}
+        saved: Mapping[str, Tensor] = map_blocks(torch.clone, self.weights(model))
+        return saved
 
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield batches of `samples` in their order, for passes without training."""
-        if samples.dense:  # every pixel has features; do not exceed the memory of training
+        if samples.labels_per_image > 1:  # of whose features a pass must not need more memory
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
         count = labels.shape[0]
@@ -371,14 +332,9 @@ class Client:
         Returns:
             The classes that the client holds [c], their mean features [c, d] and counts [c].
         """
-        model.eval()
-        classes, d = self.setting.num_classes, self.setting.feature_dim
-        sums = torch.zeros(classes, d, device=self.device)
-        counts = torch.zeros(classes, dtype=torch.int64, device=self.device)
-        for batch in self.batches(self.train):
-            features = model(batch.inputs).features.float()
-            sums.index_add_(0, batch.labels, features)
-            counts += torch.bincount(batch.labels, minlength=classes)
+        features, counts = self.features(model, self.train), self.class_counts
+        sums = features.new_zeros(len(counts), features.shape[1])
+        sums.index_add_(0, self.train.labels.flatten().to(self.device), features)
         held = counts.nonzero().squeeze(1)
         return held, sums[held] / counts[held].unsqueeze(1), counts[held]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.trees import ALIGNMENT
+from fedray.trees import ALIGNMENT, is_tree
 
 Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, type and shape of a tensor."""
@@ -99,6 +99,16 @@ class Flat(Mapping[str, Tensor]):
         flat.copy_(tensors)
         return flat
 
+    @classmethod
+    def stacked(cls, flats: Sequence[Flat]) -> Flat:
+        """Return matrices whose rows are the vectors of several objects of one layout."""
+        vectors = zip(*[flat.vectors for flat in flats], strict=True)
+        return cls(flats[0].layout, [*map(torch.stack, vectors)])
+
+    def rows(self) -> list[Flat]:
+        """Return the rows of matrices, which are views."""
+        return [Flat(self.layout, vectors) for vectors in zip(*self.vectors, strict=True)]
+
     @cached_property
     def _views(self) -> dict[str, Tensor]:
         return self.layout.views(self.vectors)
@@ -154,3 +164,34 @@ class Flat(Mapping[str, Tensor]):
                 self.copy_(packed)
             else:
                 torch._foreach_copy_([*self.values()], values)
+
+
+def structure_of(value: Any) -> object:
+    """Return dtypes and shapes of a value, equal for alike values; None for a number."""
+    if type(value) is Flat:
+        return value.layout.structure
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape
+    if is_tree(value):
+        return tuple([(name, structure_of(inner)) for name, inner in value.items()])
+    return None
+
+
+def tensor_blocks(value: Any) -> Sequence[Tensor]:
+    """Return the tensors of a value, those of a `Flat` as its vectors."""
+    if type(value) is Flat:
+        return value.vectors
+    if isinstance(value, Tensor):
+        return (value,)
+    return [block for v in value.values() for block in tensor_blocks(v)] if is_tree(value) else ()
+
+
+def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return a value with the results of a function for its tensors, or for a `Flat`'s vectors."""
+    if isinstance(value, Flat):
+        return value.map(function)
+    if isinstance(value, Tensor):
+        return function(value)
+    if is_tree(value):
+        return {name: map_blocks(function, inner) for name, inner in value.items()}
+    return value

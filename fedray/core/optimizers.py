@@ -2,16 +2,16 @@
 
 Torch wraps methods of its optimisers so that `torch.compile` ignores them. When called, a wrapper
 imports `torch._dynamo`, which takes 1.5 s and 100 MB in every process. Nothing here is compiled, so
-the subclasses below call the unwrapped functions (`inspect.unwrap`), with gradients disabled as in
-torch. Steps and numbers are those of torch; `differentiable=True` is not supported.
+the subclasses below have unwrapped methods, with gradients disabled as in torch. Steps and
+numbers are those of torch; `differentiable=True` is not supported.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import Field, StrictBool, model_validator
@@ -23,6 +23,7 @@ from fedray.counts import note_step
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
+T = TypeVar("T", bound=torch.optim.Optimizer)
 Decay = Annotated[float, Field(ge=0, le=1000)]
 """The strength of weight decay."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -35,10 +36,6 @@ ON_THE_CPU = ("step",)
 class Optimizer(Configurable, ABC):
     """A factory of the optimiser of local training; the key `lr` is the learning rate."""
 
-    paper: ClassVar[str] = "-"
-    """Authors, venue and arXiv number."""
-    Params: ClassVar[type[Frozen]] = Frozen
-
     @abstractmethod
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return a new optimiser of `parameters`."""
@@ -47,37 +44,17 @@ class Optimizer(Configurable, ABC):
 optimizers: Registry[type[Optimizer]] = Registry("optimizer", "fedray.core.optimizers")
 
 
-class _NotCompiled(torch.optim.Optimizer):
-    """A base class with torch's unwrapped optimiser methods."""
-
-    add_param_group: Any = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-
-
-class TorchSGD(_NotCompiled, torch.optim.SGD):
-    """`torch.optim.SGD` without the wrappers for `torch.compile`."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step."""
-        return _SGD_STEP(self, closure)
+def _unwrapped(kind: type[T]) -> type[T]:
+    """Return a subclass whose methods lack the wrappers for `torch.compile`."""
+    names = ("add_param_group", "zero_grad", "step")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    methods["step"] = torch.no_grad()(methods["step"])
+    return cast(type[T], type(f"Torch{kind.__name__}", (kind,), methods))
 
 
-class TorchAdam(_NotCompiled, torch.optim.Adam):
-    """`torch.optim.Adam` without the wrappers for `torch.compile`."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step."""
-        return _ADAM_STEP(self, closure)
-
-
-class TorchAdamW(TorchAdam, torch.optim.AdamW):
-    """`torch.optim.AdamW` without the wrappers; its step is Adam's."""
-
-
-_SGD_STEP: Any = inspect.unwrap(torch.optim.SGD.step)
-_ADAM_STEP: Any = inspect.unwrap(torch.optim.Adam.step)
+TorchSGD = _unwrapped(torch.optim.SGD)
+TorchAdam = _unwrapped(torch.optim.Adam)
+TorchAdamW = _unwrapped(torch.optim.AdamW)
 
 
 class SGDParams(Frozen):
@@ -109,21 +86,20 @@ class SGD(Optimizer):
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's SGD without dampening, or `PlainSGD` if it takes the same steps."""
-        momentum, decay = self.params.momentum, self.params.weight_decay
         parameters = list(parameters)
-        if not momentum and not decay and all(p.device.type == "cpu" for p in parameters):
+        if self.params == SGDParams() and all(parameter.is_cpu for parameter in parameters):
             return PlainSGD(parameters, lr)
-        return TorchSGD(
-            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=self.params.nesterov
-        )
+        return TorchSGD(parameters, lr, **self.params.model_dump())
 
 
-class PlainSGD(TorchSGD):
+class PlainSGD(torch.optim.SGD):
     """Plain SGD on a CPU, w <- w - lr * gradient, equal to torch's SGD bit for bit.
 
     For small models, the profiler hooks and the choice of a kernel in torch's SGD take several
     times as long as the step.
     """
+
+    add_param_group: Any = inspect.unwrap(torch.optim.SGD.add_param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to None."""
@@ -172,8 +148,7 @@ class Adam(Optimizer):
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's Adam or AdamW."""
-        betas, eps, decay = self.params.betas, self.params.eps, self.params.weight_decay
-        return self.kind(parameters, lr, betas=betas, eps=eps, weight_decay=decay)
+        return self.kind(parameters, lr, **self.params.model_dump())
 
 
 class AdamWParams(AdamParams):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat
+from fedray.core.flat import Flat, map_blocks, structure_of, tensor_blocks
 from fedray.errors import FedrayError, NotFinite, UserError, nearest
 from fedray.trees import describe_tensor, is_tree, leaves
 
@@ -203,7 +203,7 @@ class Payload:
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        fields = zip(self.declared.values(), vars(self).values(), strict=True)
+        fields = zip(self.declared.values(), self.__dict__.values(), strict=True)
         return type(self), *[structure_of(value) for field, value in fields if not field.number]
 
     def numbers(self) -> tuple[float, ...]:
@@ -258,7 +258,7 @@ class Payload:
         _check_like(f"{type(self).__qualname__}.{name}", getattr(self, name), expected)
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
-        """Check type, axes and dtype of every field, and that plain numbers are finite.
+        """Check type, axes and dtype of every tensor and mapping.
 
         Args:
             axes: sizes of the axes that the setting fixes, by name.
@@ -267,7 +267,6 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__qualname__, dict(axes)
-        self.check_numbers()
         for name, field in self.declared.items():
             place, value = f"{owner}.{name}", getattr(self, name)
             if field.axes:
@@ -283,40 +282,9 @@ class Payload:
             BadPayload: if one does not; the message names the field.
         """
         for name, field in self.declared.items():
-            value = getattr(self, name)
+            value = self.__dict__[name]
             if field.number and type(value) is not int:  # which every such field may be
                 _check_number(f"{type(self).__qualname__}.{name}", value, field.number)
-
-
-def structure_of(value: Any) -> object:
-    """Return dtypes and shapes of a value, equal for alike values; None for a number."""
-    if isinstance(value, Flat):
-        return value.layout.structure
-    if isinstance(value, Tensor):
-        return value.dtype, value.shape
-    if is_tree(value):
-        return tuple([(name, structure_of(inner)) for name, inner in value.items()])
-    return None
-
-
-def tensor_blocks(value: Any) -> Sequence[Tensor]:
-    """Return the tensors of a value, those of a `Flat` as its vectors."""
-    if isinstance(value, Flat):
-        return value.vectors
-    if isinstance(value, Tensor):
-        return (value,)
-    return [block for v in value.values() for block in tensor_blocks(v)] if is_tree(value) else ()
-
-
-def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a value with the results of a function for its tensors, or for a `Flat`'s vectors."""
-    if isinstance(value, Flat):
-        return value.map(function)
-    if isinstance(value, Tensor):
-        return function(value)
-    if is_tree(value):
-        return {name: map_blocks(function, inner) for name, inner in value.items()}
-    return value
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]

@@ -3,8 +3,8 @@
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018,
 arXiv:1710.06963.
 
-    FlatClip, Section 2.1 -> clip_update
-    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.noisy_mean
+    FlatClip, Section 2.1 -> Privacy.clipped
+    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.release
 
 Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
 privacy: each client clips its upload and adds noise to it. Tensors that `is_covered` excludes are
@@ -14,37 +14,29 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.payload import BadPayload, Declared, Kind, NotFinitePayload, Payload, Placed
-from fedray.core.sums import Total, check_terms, total_of
+from fedray.core.flat import map_blocks
+from fedray.core.payload import (
+    BadPayload,
+    Declared,
+    Kind,
+    NotFinitePayload,
+    Payload,
+)
+from fedray.core.sums import total_of
 from fedray.streams import Streams
-from fedray.trees import StateTree, is_tree, map_tensors
+from fedray.trees import StateTree
 
 PrivacyMode: TypeAlias = Literal["central", "local"]
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""
-
-
-COVERS = {
-    "central": (
-        "all downloads and the final model, against everybody but the server, which is trusted; "
-        "epsilon holds while the seed, config.yaml and the participants in result.json stay with "
-        "the server, and epsilon_known_participants when they do not"
-    ),
-    "local": (
-        "every upload, against the server, other clients and eavesdroppers; epsilon is that of "
-        "the client that uploaded most often, and sampling does not reduce it"
-    ),
-}
-"""The data that epsilon protects, and against whom, by mode."""
 
 
 def is_covered(kind: Kind, tensor: Tensor) -> bool:
@@ -73,105 +65,82 @@ class Privacy:
     seed: int = 0
     statistics: Collection[str] = ()
 
-    def protect_upload(
-        self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
+    def covers(self, upload: Payload) -> bool:
+        """Return True if any tensor of an upload is clipped and noised."""
+        return any(is_covered(kind, value) for _, kind, _, value in upload.tensors(self.statistics))
+
+    def protect(
+        self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
-        payload = clip_update(payload, down, self.clip_norm, self.statistics)
-        if self.mode == "central":
-            return payload
-        random = self._random(f"local/{step}", round_, client)
-        noisy = _add_noise(
-            _covered_tensors(payload, self.statistics),
-            self.noise_multiplier * self.clip_norm,
-            random,
-        )
-        return _replace_covered(payload, noisy, self.statistics)
+        upload = self.clipped(upload, down)
+        return upload if self.mode == "central" else self._noisy(upload, step, round_, client)
 
-    def protect_uploads(
-        self, uploads: Mapping[int, Payload], *, round_: int, step: str
-    ) -> Mapping[int, Payload]:
+    def clipped(self, upload: Payload, down: Payload | None) -> Payload:
+        """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
+
+        x is the upload. r is the download's tensor with the same place, kind and axes, or 0 if
+        there is none; the choice never depends on data. An update within the bound is returned
+        unchanged, bit for bit.
+
+        Raises:
+            BadPayload: if a tensor is complex.
+            NotFinitePayload: if the update's norm overflows.
+        """
+        sent = () if down is None else down.tensors(self.statistics)
+        origins = {(place, kind, axes): value for place, kind, axes, value in sent}
+        starts, updates = [], []
+        for place, kind, axes, value in upload.tensors(self.statistics):
+            if value.is_complex() and kind not in EXEMPT_KINDS:
+                raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
+            if is_covered(kind, value):
+                starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))
+                updates.append(value - starts[-1])
+        length = update_norm(updates)
+        if not math.isfinite(length):
+            raise NotFinitePayload(f"the update in {type(upload).__qualname__} has norm {length}")
+        if length <= self.clip_norm:
+            return upload
+        pairs = zip(starts, updates, strict=True)
+        values = (start + update * (self.clip_norm / length) for start, update in pairs)
+        return upload.map(
+            lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
+        )
+
+    def release(self, uploads: dict[int, Payload], *, round_: int, step: str) -> dict[int, Payload]:
         """Return the uploads for the server step; unchanged if privacy is local.
 
-        With central privacy, all clients get the noisy mean of their uploads (`noisy_mean`), so
-        that results computed from the uploads reveal no more than the mean.
+        With central privacy, all clients get the mean of their m uploads, with noise of the
+        standard deviation sigma * S / m on the covered tensors, so that results computed from the
+        uploads reveal no more than that.
 
         Raises:
             ValueError: if the uploads do not have the same names and shapes.
         """
-        if self.mode == "local" or not any(
-            has_covered(upload, self.statistics) for upload in uploads.values()
-        ):
+        if self.mode == "local":
             return uploads
-        mean = self.noisy_mean(total_of(terms_of, uploads), round_=round_, step=step)
+        sums, kind = total_of(_terms_of, uploads), type(next(iter(uploads.values())))
+        fields = [_mean_of_field(f, sums[name], len(sums)) for name, f in kind.declared.items()]
+        mean = self._noisy(kind(*fields), step, round_, count=len(sums))
         return dict.fromkeys(uploads, mean)
 
-    def noisy_mean(self, total: Total, *, round_: int, step: str) -> Payload:
-        """Return the mean of m clipped uploads, with noise on the covered tensors.
+    def _noisy(
+        self, payload: Payload, step: str, round_: int, client: int = 0, count: int = 1
+    ) -> Payload:
+        """Return a payload with noise on the covered tensors of a mean of `count` uploads."""
+        deviation = self.noise_multiplier * self.clip_norm / count
+        if deviation == 0:
+            return payload
+        purpose = f"privacy/{self.mode}/{step}"
+        random = Streams(self.seed).numpy(purpose, round_=round_, client=client)
 
-        The noise has the standard deviation sigma * S / m.
+        def noisy(kind: Kind, tensor: Tensor) -> Tensor:
+            if not is_covered(kind, tensor):
+                return tensor
+            noise = random.normal(0, deviation, tuple(tensor.shape))
+            return tensor + torch.as_tensor(noise).to(tensor)
 
-        Args:
-            total: the sums of `terms_of` the uploads.
-            round_: the round.
-            step: the client step.
-        """
-        ((name, sums),) = total.sums.items()
-        payload = Payload.types[name]
-        fields = payload.declared.items()
-        mean = payload(*[_mean_field(field, sums[name], len(total)) for name, field in fields])
-        deviation = self.noise_multiplier * self.clip_norm / len(total)
-        random = self._random(f"central/{step}", round_, 0)
-        noisy = _add_noise(_covered_tensors(mean, self.statistics), deviation, random)
-        return _replace_covered(mean, noisy, self.statistics)
-
-    def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
-        streams = Streams(self.seed)
-        return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
-
-
-def clip_update(
-    payload: Payload, down: Payload | None, norm: float, statistics: Collection[str] = ()
-) -> Payload:
-    """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
-
-    r is the download's tensor with the same place, kind and axes, or 0 if there is none; the choice
-    never depends on data. An update within the bound is returned unchanged, bit for bit.
-
-    Args:
-        payload: x, the upload.
-        down: r, the client's download.
-        norm: S.
-        statistics: names of a model's buffers, which are not clipped.
-
-    Raises:
-        NotFinitePayload: if the update's norm overflows.
-    """
-    sent = () if down is None else down.tensors(statistics)
-    origins = {(p.place, p.kind, p.axes): p.value for p in sent}
-    updates, starts = [], []
-    for item in payload.tensors(statistics):
-        if item.value.is_complex() and item.kind not in EXEMPT_KINDS:
-            raise BadPayload(f"{item.place} is complex, which privacy does not cover; send reals")
-    for item in filter(_is_covered, payload.tensors(statistics)):
-        value = item.value.detach().cpu()
-        start = origins.get((item.place, item.kind, item.axes))
-        start = torch.zeros_like(value) if start is None else start.to(value)
-        if start.shape != value.shape:
-            raise ValueError(
-                f"{item.place} has shape {list(value.shape)} in the upload, but shape "
-                f"{list(start.shape)} in the download, so there is no update to clip"
-            )
-        starts.append(start)
-        updates.append(value - start)
-    length = update_norm(updates)
-    if not math.isfinite(length):
-        raise NotFinitePayload(f"the update in {type(payload).__qualname__} has norm {length}")
-    if length <= norm:
-        return payload
-    pairs = zip(starts, updates, strict=True)
-    clipped = [start + update * (norm / length) for start, update in pairs]
-    return _replace_covered(payload, clipped, statistics)
+        return payload.map(noisy, self.statistics)
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:
@@ -180,64 +149,24 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     return float(torch.stack(norms).norm()) if norms else 0.0
 
 
-def has_covered(payload: Payload, statistics: Collection[str] = ()) -> bool:
-    """Return True if any tensor of a payload is clipped and noised."""
-    return any(map(_is_covered, payload.tensors(statistics)))
-
-
-def _is_covered(item: Placed) -> bool:
-    return is_covered(item.kind, item.value)
-
-
-def _covered_tensors(payload: Payload, statistics: Collection[str]) -> list[Tensor]:
-    """Return the tensors that are clipped and noised, in the payload's order, on the CPU."""
-    covered = filter(_is_covered, payload.tensors(statistics))
-    return [item.value.detach().cpu() for item in covered]
-
-
-def _replace_covered(
-    payload: Payload, values: Iterable[Tensor], statistics: Collection[str]
-) -> Payload:
-    """Return the payload with its covered tensors replaced by `values`, in the same order."""
-    remaining: Iterator[Tensor] = iter(values)
-    return payload.map(
-        lambda kind, old: next(remaining) if is_covered(kind, old) else old, statistics
-    )
-
-
-def _add_noise(
-    tensors: Iterable[Tensor], deviation: float, random: np.random.Generator
-) -> list[Tensor]:
-    if deviation == 0:
-        return list(tensors)
-    return [
-        tensor + torch.as_tensor(random.normal(0, deviation, tuple(tensor.shape))).to(tensor)
-        for tensor in tensors
-    ]
-
-
-def terms_of(upload: Payload) -> StateTree:
-    """Return what an upload adds to the sums of `Privacy.noisy_mean`: its fields, by its type."""
-    trees = {
-        name: value if is_tree(value) or isinstance(value, Tensor) else torch.tensor(float(value))
-        for name, value in vars(upload).items()
-    }
-    return check_terms({upload.full_name(): map_tensors(_doubled, trees)}, upload)
+def _terms_of(upload: Payload) -> StateTree:
+    """Return the fields of an upload as terms of a sum."""
+    fields: dict[str, Any] = map_blocks(_doubled, vars(upload))
+    numbers = [name for name, field in upload.declared.items() if field.number]
+    return fields | {n: torch.tensor(float(getattr(upload, n))).double() for n in numbers}
 
 
 def _doubled(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _mean_field(field: Declared, total: Any, count: int) -> Any:
+def _mean_of_field(field: Declared, total: Any, count: int) -> Any:
     """Return the mean of a field from its sum; floating-point tensors in mappings are float32."""
-    if is_tree(total):
-        return {name: _mean_field(field, inner, count) for name, inner in total.items()}
     if field.number:
-        return field.number(round(float(total) / count) if field.number is int else total / count)
-    if not total.is_floating_point():
-        return total
-    return (total / count).to(field.dtype if field.axes else torch.float32)
+        mean = float(total) / count
+        return round(mean) if field.number is int else mean
+    dtype = field.dtype if field.axes else torch.float32
+    return map_blocks(lambda t: (t / count).to(dtype) if t.is_floating_point() else t, total)
 
 
 def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:

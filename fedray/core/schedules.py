@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -24,22 +23,18 @@ class ScheduleParams(Frozen):
     warmup_rounds: int = Field(0, ge=0, le=100_000)
     """W, number of warm-up rounds before the schedule starts with `lr`; 0: no warm-up."""
     warmup_lr: LearningRate = 1e-5
-    """Learning rate at the start of the warm-up. CoOp: 1e-5."""
-    warmup: Literal["constant", "linear"] = "linear"
-    """Form of the warm-up: linear, in equal steps from `warmup_lr` to `lr`, or constant, with
-    `warmup_lr` throughout (CoOp)."""
+    """Learning rate of the first warm-up round, from which it rises to `lr` in equal steps. CoOp:
+    1e-5, in one warm-up round."""
 
     def switched_off(self) -> Mapping[str, str]:
-        """Return the keys of the warm-up if there is none."""
+        """Return the learning rate of the warm-up if there is none."""
         none = "lr_schedule.warmup_rounds=0 has no warm-up"
-        return {} if self.warmup_rounds else dict.fromkeys(("warmup_lr", "warmup"), none)
+        return {} if self.warmup_rounds else {"warmup_lr": none}
 
 
 class Schedule(Configurable, ABC):
     """A learning rate for each round; round 1 is the first."""
 
-    paper: ClassVar[str] = "-"
-    """Authors, venue and arXiv number."""
     Params: ClassVar[type[Frozen]] = ScheduleParams
     params: ScheduleParams
 
@@ -53,8 +48,7 @@ class Schedule(Configurable, ABC):
         warmup, done = self.params.warmup_rounds, round_ - 1
         if done < warmup:
             start = self.params.warmup_lr
-            constant = self.params.warmup == "constant"
-            return start if constant else start + (lr - start) * done / warmup
+            return start + (lr - start) * done / warmup
         return self.rate(lr, done - warmup, rounds - warmup)
 
     @abstractmethod
@@ -105,8 +99,6 @@ class StepParams(ScheduleParams):
                 "needs either milestones or every; set lr_schedule.milestones=[30, 60] or "
                 "lr_schedule.every=30"
             )
-        if any(later <= earlier for earlier, later in pairwise(self.milestones)):
-            raise ValueError(f"milestones={list(self.milestones)} must be strictly increasing")
         return self
 
 
@@ -132,9 +124,6 @@ class CosineParams(ScheduleParams):
 
     final_lr: float = Field(0.0, ge=0, le=1e6)
     """Learning rate at the end."""
-    period: Rounds | None = None
-    """Number of rounds from `lr` to `final_lr`, which then stays; null: all rounds after the
-    warm-up. CoOp's period is the number of all rounds, including the warm-up."""
 
 
 @schedules.add
@@ -147,6 +136,6 @@ class Cosine(Schedule):
     params: CosineParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return final + (lr - final) * (1 + cos(pi * done / period)) / 2; after it, `final`."""
-        final, share = self.params.final_lr, min(done / (self.params.period or rounds), 1)
-        return final + (lr - final) * (1 + math.cos(math.pi * share)) / 2
+        """Return final + (lr - final) * (1 + cos(pi * done / rounds)) / 2."""
+        final = self.params.final_lr
+        return final + (lr - final) * (1 + math.cos(math.pi * (done / rounds))) / 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from fedray.core.payload import Payload
 from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
-from fedray.streams import Streams, torch_seeded
+from fedray.streams import Streams
 from fedray.trees import ServerState, Tensors
 
 if TYPE_CHECKING:
@@ -37,24 +36,24 @@ class Server:
     Attributes:
         round: the round, from 1; 0 is before the first round.
         setting: facts of the federation that server and clients share.
-        text: the text encoder with the texts of the classes, for methods that require text.
+        tower: the text tower with the texts of the classes, if the method requires text.
         device: the device of the server's steps.
         initial: returns the initial weights of an architecture.
         architectures: the architecture of each client.
         empty: returns a model of an architecture, with weights that are not initialised.
         joined: ids of the clients that have joined by this round, sorted.
-        published: the public images, if the method's `requires.public` is set; else None.
+        public: the public images, if the method's `requires.public` is set.
     """
 
     round: int
     setting: Setting
-    text: TextTower | None
+    tower: TextTower
     device: torch.device
     initial: Callable[[str], Tensors]
     architectures: tuple[str, ...]
     empty: Callable[[str], Classifier]
     joined: Sequence[int] = ()
-    published: Samples | None = None
+    public: Samples = None  # type: ignore[assignment]
 
     @property
     def streams(self) -> Streams:
@@ -65,20 +64,6 @@ class Server:
     def newcomers(self) -> Sequence[int]:
         """Ids of the clients that have not joined yet."""
         return range(len(self.joined), self.setting.clients)
-
-    @property
-    def tower(self) -> TextTower:
-        """The text tower; a RuntimeError if the method does not require text."""
-        if self.text is None:
-            raise RuntimeError("this method does not require text, so it has no text tower")
-        return self.text
-
-    @property
-    def public(self) -> Samples:
-        """The public images; a RuntimeError if the method does not require any."""
-        if self.published is None:
-            raise RuntimeError("this method does not require public images, so it has none")
-        return self.published
 
     def check_width(self, vectors: Tensor) -> None:
         """Raise a UserError unless the width of text vectors [C, V] is `model.feature_dim`."""
@@ -125,10 +110,6 @@ class Server:
             self.device,
         )
         return client.training_on(samples, "server batches", **config)
-
-    def seeded(self, purpose: str) -> AbstractContextManager[None]:
-        """Seed torch's global generators, which dropout uses; restore them on exit."""
-        return torch_seeded(self.streams.entropy(purpose, round_=self.round), self.device)
 
 
 class Exchange(ABC):

@@ -8,21 +8,19 @@ among workers. Pairwise addition also loses less precision than sequential addit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat, Layout
+from fedray.core.flat import Flat
 from fedray.core.payload import Payload
-from fedray.trees import StateTree, Tensors, is_tree, leaves, map_tensors
+from fedray.trees import StateTree, Tensors, is_tree, leaves
 
 Summand: TypeAlias = Callable[[Any], StateTree]
 """Returns the terms that an upload adds to each sum."""
-Summands: TypeAlias = Callable[[Sequence[Any]], StateTree]
-"""Returns the terms of several uploads as rows."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def total_of(summand: Summand, uploads: Mapping[int, Any]) -> Total:
         uploads: uploads by client id.
 
     Raises:
-        ValueError: if the summands do not have the same names.
+        ValueError: if the terms do not have the same names and shapes.
         TypeError: if a term of a payload has no sum.
     """
     sums = Sums(len(uploads))
@@ -67,7 +65,7 @@ def total_of(summand: Summand, uploads: Mapping[int, Any]) -> Total:
 
 
 class Sums:
-    """Adds up terms of clients, in their order: a stack of the subtrees that are complete.
+    """Adds up terms of clients, in their order; holds the subtrees that are complete.
 
     Args:
         count: the number of clients.
@@ -78,31 +76,24 @@ class Sums:
 
     def __init__(self, count: int) -> None:
         self.total = Total()
-        self._joins = joins(count)
-        self._done = 0
-        self._stack: list[tuple[Total, bool]] = []
+        self._parts: list[tuple[Total, int]] = []
+        self._sum = self._subtree(count)
 
-    def add(self, part: Total, size: int = 1, *, in_place: bool = False) -> None:
+    def add(self, part: Total, size: int = 1) -> None:
         """Add the sums of the next subtree, and complete the subtrees that end with it.
 
         Args:
             part: the sums; without clients if none of them uploaded.
             size: the subtree's number of clients, with or without upload.
-            in_place: whether the sums may be changed; False if they share memory with anything.
 
         Raises:
-            ValueError: if the summands do not have the same names.
+            ValueError: if the terms do not have the same names and shapes.
         """
-        self._done += size
-        for _ in range(self._joins[self._done - 1] - joins(size)[-1]):
-            first, is_own = self._stack.pop()
-            if first.clients and part.clients:
-                sums = _add_trees(first.sums, part.sums, in_place=is_own)
-                part, in_place = Total(first.clients + part.clients, sums), True
-            elif first.clients:
-                part, in_place = first, is_own
-        self._stack.append((part, in_place))
-        self.total = self._stack[0][0]
+        self._parts.append((part, size))
+        try:
+            next(self._sum)
+        except StopIteration as end:
+            self.total = end.value
 
     def add_rows(self, clients: Sequence[int], rows: StateTree) -> None:
         """Add the terms of all clients of the next subtree, in a few operations.
@@ -111,8 +102,20 @@ class Sums:
             clients: their ids, sorted.
             rows: their terms, a row each, as `stack_trees` returns them.
         """
-        total = Total(tuple(clients), _mapped(_sum_of_rows, rows))
-        self.add(total, len(clients), in_place=True)
+        sums = _combined(lambda same: _sum_of_rows(*same), [rows])
+        self.add(Total(tuple(clients), sums), len(clients))
+
+    def _subtree(self, count: int) -> Generator[None, None, Total]:
+        """Return the sums over the next `count` clients; yield to wait for a part."""
+        if not self._parts:
+            yield
+        if self._parts[0][1] == count:
+            return self._parts.pop()[0]
+        first = yield from self._subtree(count // 2)
+        second = yield from self._subtree(count - count // 2)
+        if not (first and second):
+            return first or second
+        return Total(first.clients + second.clients, _combined(_add, [first.sums, second.sums]))
 
 
 def check_terms(terms: StateTree, upload: Any) -> StateTree:
@@ -121,58 +124,69 @@ def check_terms(terms: StateTree, upload: Any) -> StateTree:
     A term is a tensor of floating-point numbers, or a counter: an integer or boolean tensor of the
     upload in a mapping that is declared to hold a model's counters.
     """
-    wrong = [
-        (".".join(path), value)
-        for path, value in leaves(terms)
-        if not (isinstance(value, Tensor) and value.is_floating_point())
-    ]
-    if not wrong:
-        return terms
-    counters = set[int]()
-    if isinstance(upload, Payload):
-        declared = {name for name, field in upload.declared.items() if field.counters}
-        fields = {name: value for name, value in vars(upload).items() if name in declared}
-        counters = {value.data_ptr() for path, value in leaves(fields) if len(path) > 1}
-    for place, value in wrong:
-        if not isinstance(value, Tensor):
-            kind = type(value).__name__
-            raise TypeError(f"summand returned a {kind} as '{place}', expected a tensor")
-        if value.data_ptr() not in counters:
+    for path, term in leaves({n: t for n, t in terms.items() if not _is_floating(t)}):
+        if not (_is_floating(term) or _is_counter(term, upload)):
+            kind = term.dtype if isinstance(term, Tensor) else f"a {type(term).__name__}"
             raise TypeError(
-                f"summand returned {value.dtype} as '{place}', which is not added up (counters of "
-                "a model, the only integers in a sum, take the maximum); return value.double()"
+                f"summand returned {kind} as '{'.'.join(path)}', expected a tensor of "
+                "floating-point numbers (of integers, only counters of a model have a sum)"
             )
     return terms
 
 
-def stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:
+def _is_floating(term: Any) -> bool:
+    blocks = term.vectors if type(term) is Flat else (term,)
+    return all([isinstance(b, Tensor) and b.is_floating_point() for b in blocks])  # noqa: C419
+
+
+def _is_counter(term: Any, upload: Any) -> bool:
+    declared = upload.declared.items() if isinstance(upload, Payload) else ()
+    fields = {name: getattr(upload, name) for name, field in declared if field.counters}
+    counters = [value for path, value in leaves(fields) if len(path) > 1]
+    addresses = [counter.data_ptr() for counter in counters]
+    return isinstance(term, Tensor) and term.data_ptr() in addresses
+
+
+def stack_trees(trees: Sequence[StateTree]) -> StateTree:
     """Return a tree whose tensors stack those of several trees as rows.
 
     Raises:
-        ValueError: if the trees do not have the same names and shapes.
+        ValueError: if the trees do not have the same names.
+        RuntimeError: if they do not have the same shapes.
     """
-    stacked: dict[str, Any] = {}
+    return _combined(torch.stack, trees)
+
+
+def _combined(function: Callable[[Any], Tensor], trees: Sequence[StateTree]) -> StateTree:
+    """Return a tree with the results of a function of the tensors in the same place of all trees.
+
+    The function gets whole vectors if all are of one layout.
+    """
+    first = trees[0]
+    if not any(trees):
+        return {}
+    if type(first) is Flat:
+        flats = [t.vectors for t in trees if type(t) is Flat and t.layout is first.layout]
+        if len(flats) == len(trees):
+            return Flat(first.layout, [*map(function, zip(*flats, strict=True))])
     for other in trees[1:]:
-        _check_names(trees[0], other)
-    for name, value in trees[0].items():
+        for name in sorted(first.keys() ^ other.keys())[:1]:
+            raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
+    results: dict[str, Any] = {}
+    for name, value in first.items():
         values = [tree[name] for tree in trees]
-        if is_tree(value):
-            stacked[name] = stack_trees(values)
-            continue
-        for other in values[1:]:
-            _check_shapes(value, other)
-        stacked[name] = torch.stack(values)
-    return stacked
+        results[name] = _combined(function, values) if is_tree(value) else function(values)
+    return results
 
 
-def _mapped(function: Callable[[Tensor], Tensor], tree: StateTree) -> dict[str, Any]:
-    """Return the tree with the results for every tensor, or for whole vectors."""
-    return {
-        name: value.map(function)
-        if isinstance(value, Flat)
-        else (_mapped(function, value) if is_tree(value) else function(value))
-        for name, value in tree.items()
-    }
+def _add(pair: Sequence[Tensor]) -> Tensor:
+    first, second = pair
+    if not first.is_floating_point():
+        return torch.maximum(first, second)
+    if first.shape != second.shape:
+        shapes = f"{list(first.shape)} and {list(second.shape)}"
+        raise ValueError(f"uploads of the shapes {shapes} have no sum")
+    return first + second
 
 
 def _sum_of_rows(rows: Tensor) -> Tensor:
@@ -180,7 +194,7 @@ def _sum_of_rows(rows: Tensor) -> Tensor:
 
 
 def _pairwise(rows: Tensor, axis: int) -> Tensor:
-    """Add up rows along an axis in the order of `joins`; equal halves are computed together."""
+    """Add up rows along an axis in the order of `Sums`; equal halves are computed together."""
     count = rows.shape[axis]
     if count == 1:
         return rows.squeeze(axis)
@@ -191,17 +205,6 @@ def _pairwise(rows: Tensor, axis: int) -> Tensor:
     halved = rows.reshape(*rows.shape[:axis], 2, half, *rows.shape[axis + 1 :])
     first, second = _pairwise(halved, axis + 1).unbind(axis)
     return first + second
-
-
-def joins(count: int) -> list[int]:
-    """Return for each client how many of the subtrees with several clients end with it."""
-    ends, spans = [0] * count, [(0, count)]
-    for start, stop in spans:  # grows
-        if stop - start > 1:
-            ends[stop - 1] += 1
-            middle = start + (stop - start) // 2
-            spans += [(start, middle), (middle, stop)]
-    return ends
 
 
 def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
@@ -229,16 +232,13 @@ def weighed_rows(
     """Return `weighed` of several clients, whose tensors are rows of the result."""
     factors = torch.tensor(weights, dtype=torch.double)
 
-    def weigh(rows: Tensor) -> Tensor:
+    def weigh(same: list[Tensor]) -> Tensor:
+        rows = torch.stack(same)
         if not rows.is_floating_point():
             return rows
         return rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
 
-    flat = [t for t in tensors if isinstance(t, Flat) and t.layout is _layout_of(tensors[0])]
-    if len(flat) < len(tensors):
-        return map_tensors(weigh, stack_trees(tensors))
-    vectors = zip(*(one.vectors for one in flat), strict=True)
-    return Flat(flat[0].layout, [weigh(torch.stack(rows)) for rows in vectors])
+    return _combined(weigh, tensors)
 
 
 def mean_of(
@@ -252,43 +252,11 @@ def mean_of(
         like: tensors that determine the order and the dtypes of the result.
     """
 
-    def mean(total: Tensor, tensor: Tensor) -> Tensor:
+    def mean(pair: Sequence[Tensor]) -> Tensor:
+        tensor, total = pair
         return (total / weight).to(tensor.dtype) if tensor.is_floating_point() else total
 
-    if isinstance(sums, Flat) and isinstance(like, Flat) and sums.layout is like.layout:
-        pairs = zip(sums.vectors, like.vectors, strict=True)
-        return Flat(like.layout, [mean(*pair) for pair in pairs])
-    return {name: mean(sums[name], tensor) for name, tensor in like.items() if name in sums}
-
-
-def _layout_of(tensors: Mapping[str, Tensor]) -> Layout | None:
-    return tensors.layout if isinstance(tensors, Flat) else None
-
-
-def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:
-    if isinstance(first, Flat) and isinstance(second, Flat) and first.layout is second.layout:
-        pairs = zip(first.vectors, second.vectors, strict=True)
-        return Flat(first.layout, [_add(one, two, in_place=in_place) for one, two in pairs])
-    _check_names(first, second)
-    return {name: _add(value, second[name], in_place=in_place) for name, value in first.items()}
-
-
-def _add(first: Any, second: Any, *, in_place: bool) -> Any:
-    if is_tree(first):
-        return _add_trees(first, second, in_place=in_place)
-    if not first.is_floating_point():
-        return torch.maximum(first, second)
-    _check_shapes(first, second)
-    return first.add_(second) if in_place else first + second
-
-
-def _check_names(first: StateTree, second: StateTree) -> None:
-    if first.keys() != second.keys():
-        name = sorted(first.keys() ^ second.keys())[0]
-        raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
-
-
-def _check_shapes(first: Tensor, second: Tensor) -> None:
-    if first.shape != second.shape:
-        shapes = f"{list(first.shape)} and {list(second.shape)}"
-        raise ValueError(f"uploads of the shapes {shapes} have no sum")
+    if sums.keys() != like.keys():
+        like = {name: tensor for name, tensor in like.items() if name in sums}
+        sums = {name: sums[name] for name in like}
+    return _combined(mean, [like, sums])

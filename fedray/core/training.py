@@ -35,12 +35,10 @@ class Trained:
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
         steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
-        losses: mean loss of each epoch, over its images.
     """
 
     tensors: Mapping[str, Tensor]
     steps: int
-    losses: Sequence[float]
 
 
 class LocalTraining(Algorithm):
@@ -104,74 +102,53 @@ def fit(
     client, config = local.client, local.client.setting.training
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
-    totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
-    steps, weights = 0, [0.0] * config.epochs
+    optimizer = client.skeleton.optimizer(config, [*local.extra.values()])
     sizes = batch_sizes(client.train.index.size, config)
-    optimizer, clip = _optimizer(local), config.clip_grad_norm
-    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
-        for epoch, batch, is_last in _batches(client, sizes, repeat):
+    losses: list[Tensor] = []
+    with only_trainable(local.model, local.trainable, local.extra.values()):
+        for batch in _batches(client, sizes):
             if decay is not None:
-                _set_lr(optimizer, config.lr * decay(steps / (config.epochs * len(sizes))))
-            optimizer.zero_grad()
-            value = loss(batch)
-            check_scalar(value)
-            value.backward()  # type: ignore[no-untyped-call]
-            if before_step is not None:
-                before_step()
-            if clip is not None:
-                groups = optimizer.param_groups
-                clip_grad_norm_([p for group in groups for p in group["params"]], clip)
-            optimizer.step()
-            if not is_last:
-                continue
+                for group in optimizer.param_groups:
+                    group["lr"] = config.lr * decay(len(losses) / (config.epochs * len(sizes)))
+            for _ in range(repeat):
+                optimizer.zero_grad()
+                value = loss(batch)
+                check_scalar(value)
+                value.backward()  # type: ignore[no-untyped-call]
+                if before_step is not None:
+                    before_step()
+                if config.clip_grad_norm is not None:
+                    groups = optimizer.param_groups
+                    trained = [p for group in groups for p in group["params"]]
+                    clip_grad_norm_(trained, config.clip_grad_norm)
+                optimizer.step()
             if after_batch is not None:
                 after_batch()
-            weight = batch.positions.shape[0] / sizes[0]  # the last batch has other sizes
-            totals[epoch] += value.detach() * weight
-            weights[epoch] += weight
-            steps += 1
-        if decay is not None:
-            _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
-    losses = [float(total) / (n or 1) for total, n in zip(totals, weights, strict=True)]
-    check_loss(losses[-1], config)
-    client.train_losses.append(losses[-1])
+            losses.append(value.detach())
+    total, weights = torch.zeros((), device=client.device), 0.0
+    for value, size in zip(losses[-len(sizes) :], sizes, strict=True):  # of the last epoch
+        total += value * (size / sizes[0])
+        weights += size / sizes[0]
+    mean = float(total) / (weights or 1)
+    if not math.isfinite(mean):
+        raise diverged(mean, config)
+    client.train_losses.append(mean)
     tensors = client.weights(local.model)
-    return Trained({**tensors, **local.extra} if local.extra else tensors, steps, losses)
+    return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
 
-def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
-    """Return the optimiser of the context's parameters."""
-    skeleton, config = local.client.skeleton, local.client.setting.training
-    if not local.extra:
-        return skeleton.optimizer(config)
-    return config.optimizer.make([*skeleton.parameters, *local.extra.values()], config.lr)
-
-
-def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-def _batches(
-    client: Client, sizes: Sequence[int], repeat: int
-) -> Iterator[tuple[int, Batch, bool]]:
-    """Yield the client's batches in this round, each `repeat` times.
-
-    Yields:
-        The epoch from 0, the batch, and whether it is not repeated any more.
-    """
+def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:
+    """Yield the client's batches in this round, those of all epochs."""
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
     order = batch_order(client)
     views = None if config.augment.is_identity else augmentation_draws(client)
-    for epoch in range(config.epochs):
+    for _ in range(config.epochs):
         for index in batch_indices(labels.shape[0], sizes, config, order, client.device):
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
-            batch = samples.batch(images, labels[index], index)
-            for time in range(1, repeat + 1):
-                yield epoch, batch, time == repeat
+            yield samples.batch(images, labels[index], index)
 
 
 def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -193,22 +170,20 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
 
 def check_scalar(loss: object) -> None:
     """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
-    if not isinstance(loss, Tensor):
-        raise NoScalar(f"the loss of a batch must be a tensor, found {shown(loss)}")
-    if loss.ndim:
+    if not isinstance(loss, Tensor) or loss.ndim:
+        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
         raise NoScalar(
-            f"the loss of a batch must be one number, found a tensor of shape {list(loss.shape)}; "
-            "return its mean"
+            "the loss of a batch must be a tensor without axes, such as a mean, found "
+            f"{'a tensor' if shape else shown(loss)}{shape}"
         )
 
 
-def check_loss(loss: float, config: TrainingConfig) -> None:
-    """Raise a FloatingPointError if the mean loss of an epoch is not finite."""
-    if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the training loss became {loss}; lower lr (now {config.lr:g}) "
-            "or the weight of the method's own loss term"
-        )
+def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
+    """Return the error for a mean loss of an epoch that is not finite."""
+    return FloatingPointError(
+        f"the training loss became {loss}; lower lr (now {config.lr:g}) "
+        "or the weight of the method's own loss term"
+    )
 
 
 def batch_order(client: Client) -> torch.Generator:
@@ -238,38 +213,22 @@ def batch_indices(
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     """Return the sizes of one epoch's batches."""
-    whole, remainder = divmod(count, config.batch_size)
+    whole, rest = count // config.batch_size, count % config.batch_size
     sizes = [config.batch_size] * whole
-    if remainder == 1 and sizes and not config.drop_last:
+    if rest == 1 and sizes and not config.drop_last:
         sizes[-1] += 1  # batch normalisation cannot train on one image
-    elif remainder and not config.drop_last:
-        sizes.append(remainder)
+    elif rest and not config.drop_last:
+        sizes += [rest]
     return sizes
 
 
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-def _with_gradients(extra: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    return _trained(extra) if extra else NOTHING
-
-
-@contextmanager
-def _trained(extra: Mapping[str, Tensor]) -> Iterator[None]:
-    for tensor in extra.values():
-        tensor.requires_grad_()
-    try:
-        yield
-    finally:
-        for tensor in extra.values():
-            tensor.requires_grad_(False)
-            tensor.grad = None
-
-
 def only_trainable(
-    model: Classifier, trainable: Collection[str] | None
+    model: Classifier, trainable: Collection[str] | None, extra: Collection[Tensor] = ()
 ) -> AbstractContextManager[None]:
-    """Put a model into training mode, with all parameters frozen except those in `trainable`.
+    """Put a model into training mode; only its parameters in `trainable`, and `extra`, learn.
 
     Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
     parameter stay in evaluation mode.
@@ -277,22 +236,29 @@ def only_trainable(
     modules, frozen = modules_of(model)
     if not (model.training and all([module.training for module in modules])):  # noqa: C419
         model.train()  # takes longer than to look
-    return NOTHING if trainable is None and not frozen else _only(model, trainable, frozen)
+    is_whole = trainable is None and not frozen and not extra
+    return NOTHING if is_whole else _only(model, trainable, frozen, extra)
 
 
 @contextmanager
 def _only(
-    model: Classifier, trainable: Collection[str] | None, frozen: Collection[str]
+    model: Classifier,
+    trainable: Collection[str] | None,
+    frozen: Collection[str],
+    extra: Collection[Tensor],
 ) -> Iterator[None]:
-    names = {name for name, _ in model.named_parameters()}.difference(frozen)
+    parameters = dict(model.named_parameters())
+    names = parameters.keys() - frozen
     learning = names if trainable is None else names.intersection(trainable)
     if trainable and not learning:
         raise UserError(
             "the network freezes every layer that the method trains here; leave some of them "
             "unfrozen, set model.projector, or choose a method that trains the head, too"
         )
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         parameter.requires_grad_(name in learning)
+    for tensor in extra:
+        tensor.requires_grad_()
     for module in filter(is_normalisation, model.modules()):
         learns = [parameter.requires_grad for parameter in module.parameters()]
         if not any(learns) and (learns or trainable is not None):
@@ -300,8 +266,11 @@ def _only(
     try:
         yield
     finally:
-        for name, parameter in model.named_parameters():
+        for name, parameter in parameters.items():
             parameter.requires_grad_(name not in frozen)
+        for tensor in extra:
+            tensor.requires_grad_(False)
+            tensor.grad = None
         model.train()
 
 

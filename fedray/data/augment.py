@@ -19,8 +19,6 @@ from fedray.registry import Registry
 class Augmentation(Configurable, ABC):
     """A random change of training images, drawn for every batch; built from typed parameters."""
 
-    paper: ClassVar[str] = "-"
-    """The paper that defines it."""
     is_identity: ClassVar[bool] = False
     """Whether images stay unchanged, so that frozen features of them can be cached."""
 

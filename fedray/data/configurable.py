@@ -20,6 +20,8 @@ class Configurable:
     """The name in an experiment."""
     version: ClassVar[int] = 1
     """The version of the code; raised by a commit that changes its numbers."""
+    paper: ClassVar[str] = "-"
+    """Authors, venue and arXiv number; "-" if there is no paper."""
     Params: ClassVar[type[Frozen]] = NoParams
     """The type of the parameters."""
     params: Frozen

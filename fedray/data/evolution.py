@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -34,9 +34,6 @@ class Phase(NamedTuple):
 
 class Evolution(Configurable, ABC):
     """A change of the clients' data; built from its typed parameters, `data.evolution.*`."""
-
-    paper: ClassVar[str] = "-"
-    """The paper that defines it."""
 
     @property
     def keeps_tests(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from platform import node
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -138,7 +138,7 @@ class Assembly:
             rounds=e.rounds,
             clients=e.data.clients,
             training=training,
-            seed=e.seed,
+            streams=self.streams,
             finetune_epochs=e.finetune_epochs,
             top_k=e.evaluation.top_k,
             phases=tuple(first for first, _ in self.data.later),
@@ -227,16 +227,17 @@ class Assembly:
     def server(self, device: torch.device) -> Server:
         """Return the server before round 1, with the text tower if the method needs one."""
         models, requires = self.models, self.algorithm.requires
-        tower = text_tower(self.experiment, self.setting, device) if requires.text else None
+        tower: Any = text_tower(self.experiment, self.setting, device) if requires.text else None
+        public: Any = models.public_samples(device) if requires.public else None
         return Server(
             round=0,
             setting=self.setting,
-            text=tower,
+            tower=tower,
             device=device,
             initial=models.initial,
             architectures=models.architectures,
             empty=cache(models.empty),
-            published=models.public_samples(device) if requires.public else None,
+            public=public,
         )
 
 

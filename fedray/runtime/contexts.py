@@ -7,7 +7,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.payload import map_blocks, tensor_blocks
+from fedray.core.flat import map_blocks, tensor_blocks
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -59,7 +59,8 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
-class Stepped(NamedTuple):
+@dataclass(frozen=True)
+class Stepped:
     """What a client's step returned; the upload has not passed the gate.
 
     Attributes:
@@ -328,8 +329,7 @@ class StepContexts:
             initial=partial(self._initial, architecture, client),
             device=self.device,
             validation=None if validation is None else self.samples(validation[client]),
-            method=self.assembly.algorithm.name,
-            published=self._public,
+            public=self._public,
         )
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
@@ -352,7 +352,7 @@ class StepContexts:
         return self.assembly.models.samples(self.device)
 
     @cached_property
-    def _public(self) -> core.Samples | None:
+    def _public(self) -> Any:
         """Return the public images if the method requires them."""
         if not self.assembly.algorithm.requires.public:
             return None

@@ -62,19 +62,20 @@ class GroupRunner(StepContexts):
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
-        results = []
-        for (call, _, state, work, seconds), (upload, traffic) in zip(stepped, passed, strict=True):
-            losses, reports = call.client.train_losses, call.client.reports
-            reply = Reply(
-                upload,
-                traffic,
-                train_loss=losses[-1] if losses else None,
-                reports=reports,
-                seconds=seconds,
-                work=work,
+        return [
+            (
+                Reply(
+                    upload,
+                    traffic,
+                    train_loss=losses[-1] if (losses := step.call.client.train_losses) else None,
+                    reports=step.call.client.reports,
+                    seconds=step.seconds,
+                    work=step.work,
+                ),
+                step.state,
             )
-            results.append((reply, state))
-        return results
+            for step, (upload, traffic) in zip(stepped, passed, strict=True)
+        ]
 
     def _steps(
         self, name: str, round_: int, members: Sequence[Member], tally: Tally
@@ -106,6 +107,8 @@ class GroupRunner(StepContexts):
             for upload, call in zip(uploads, calls, strict=True):
                 with self.blamed(call.step, call.client.round, call.client.id):
                     passed.append(gate.up(upload, call))
+        if len(passed) == len(stepped):
+            return [*passed]
         remaining = iter(passed)
         return [(None, NO_TRAFFIC) if s.upload is None else next(remaining) for s in stepped]
 
@@ -116,17 +119,17 @@ class GroupRunner(StepContexts):
         uploads: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums."""
-        algorithm, gate = self.assembly.algorithm, self.assembly.gate
+        algorithm = self.assembly.algorithm
         assert isinstance(algorithm, core.SummingMethod)
-        if len(clients) > 1 and all(upload is not None for upload in uploads):
-            sums.add_rows(clients, gate.summands(algorithm.summands)(uploads))
+        sent = [upload for upload in uploads if upload is not None]
+        if len(sent) == len(uploads):
+            sums.add_rows(clients, algorithm.summands(sent))
             return
-        summand = gate.summand(algorithm.summand)
         for client, upload in zip(clients, uploads, strict=True):
-            total = core.Total()
-            if upload is not None:
-                total = core.Total((client,), core.check_terms(summand(upload), upload))
-            sums.add(total)
+            if upload is None:
+                sums.add(core.Total())
+            else:
+                sums.add_rows([client], algorithm.summands([upload]))
 
     def test(
         self,

@@ -13,7 +13,7 @@ import torch
 
 from fedray.config import Experiment
 from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors, algorithms
-from fedray.core.client import named_tensors, read_only
+from fedray.core.client import named_tensors
 from fedray.data import FederatedData
 from fedray.data.imageset import ImageSet
 from fedray.data.public import PublicSet
@@ -238,11 +238,11 @@ class BackboneModels(ModelProvider):
     ) -> SampleMaker:
         """Return a function to pixels with labels or, for dense prediction, with masks."""
         if public is not None:
-            return partial(Samples, read_only(public.images.images), read_only(public.labels))
+            return partial(Samples, public.images.images, public.labels)
         images = self._data.images
         masks = images.masks if self.dense else None
         labels = images.labels if masks is None else masks
-        return partial(Samples, read_only(images.images), read_only(labels))
+        return partial(Samples, images.images, labels)
 
 
 class PromptedModels(ModelProvider):
@@ -283,7 +283,7 @@ class PromptedModels(ModelProvider):
         inputs = self._prompted(device, self.architectures[0]).reads
         augmented = not self._experiment.data.augment.build().is_identity
         if inputs is Pixels or (training and augmented):
-            return partial(Samples, read_only(images.images), read_only(labels))
+            return partial(Samples, images.images, labels)
         from fedray.models.clip.features import frozen_features
 
         features = frozen_features(self._clip(device), images, used, inputs, device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedray.config import Experiment
 from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_equal_mean
-from fedray.core.privacy import COVERS, exempt_fields
+from fedray.core.privacy import exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
@@ -101,7 +101,6 @@ def privacy_statement(experiment: Experiment) -> dict[str, Any] | None:
         "noise_multiplier": keys.noise_multiplier,
         "delta": keys.delta,
         "neighbours": "one client's data replaced by any other data; exempt information unchanged",
-        "covers": COVERS[keys.mode],
         "noise": _describe_noise(experiment),
         "exempt": [
             *(f"{place} ({kind})" for place, kind in exempt_fields(method.uploads)),

@@ -1,19 +1,21 @@
 """Steps of stacked clients (`stacked: N`, see `core.stacked`).
 
-Each client begins and finishes its step alone; in between, several clients are trained together.
+Clients begin and finish one by one; in between, clients of one form are trained together. A method
+may make the uploads of clients that send no more than what was trained (`FedAvg.uploads_of`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from fedray import core
-from fedray.core.payload import structure_of
+from fedray.core.flat import structure_of
 from fedray.core.stacked import train_stacked
 from fedray.counts import Tallied, Tally
 from fedray.errors import UserError, one_line
@@ -23,7 +25,8 @@ from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
 
 
-class Begun(NamedTuple):
+@dataclass(frozen=True)
+class Begun:
     """A stacked client's step between its begin and its end.
 
     Attributes:
@@ -33,6 +36,7 @@ class Begun(NamedTuple):
         weights: the weights with which its training begins.
         work: its work so far.
         form: equal for clients that can be trained together.
+        is_plain: whether it has no state, and its step has begun with nothing but weights.
     """
 
     call: core.Call
@@ -41,6 +45,83 @@ class Begun(NamedTuple):
     weights: core.Flat
     work: Tallied
     form: object
+    is_plain: bool
+
+
+Ended: TypeAlias = tuple[Begun, core.Trained | Exception, Tallied, core.Payload | None]
+"""A step, what it has trained, its work, and its upload if nothing else is to be done."""
+
+
+def stacked_steps(
+    runtime: StepContexts, round_: int, members: Sequence[Member], tally: Tally
+) -> Iterator[Stepped]:
+    """Begin the clients' steps, train clients of one form together, and finish the steps."""
+    clients, architectures = [m.client for m in members], runtime.assembly.models.architectures
+    start, streams = time.perf_counter(), runtime.assembly.streams
+    _ = runtime.training_samples  # build data and models now, which may draw random numbers
+    for architecture in {architectures[client] for client in clients}:
+        runtime.template(architecture)
+    runtime.isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
+    drawn, ended = generators(runtime.device), dict[int, Ended]()
+    begun, alike = dict[str, Begun](), defaultdict[object, list[Begun]](list)
+    client = clients[0]
+    with of_clients(*clients):
+        try:
+            for member in members:
+                client = member.client
+                one = _begin(runtime, round_, member, begun, tally)
+                alike[one.form].append(one)
+            for group in alike.values():
+                client = group[0].call.client.id
+                ended |= _train_together(runtime, group)
+            seconds = (time.perf_counter() - start) / len(members)
+            for client, state, _ in members:
+                one, trained, work, upload = ended[client]
+                if upload is None:
+                    yield _finish(runtime, one, trained, work, tally, seconds)
+                else:
+                    yield Stepped(one.call, upload, state, work, seconds)
+        except (Exception, SystemExit) as error:
+            raise runtime.blame(error, STACKED_STEP, round_, client) from None
+        if generators(runtime.device) != drawn:  # which the clients of a stack would share
+            raise UserError(
+                f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
+                "its clients cannot be stacked; set stacked=1"
+            )
+
+
+def _begin(
+    runtime: StepContexts, round_: int, member: Member, begun: dict[str, Begun], tally: Tally
+) -> Begun:
+    """Begin a client's step, and take its weights from the model.
+
+    Args:
+        runtime: what steps get.
+        round_: the round.
+        member: the client.
+        begun: the last plain step of each architecture, which is extended. If the download alone
+            determines the model (`one_model`), the next client with this download begins likewise.
+        tally: counts the work.
+    """
+    (client, state, down), method = member, runtime.assembly.algorithm
+    context = runtime.client(client, round_)
+    given = runtime.given(context, state, down)
+    call = core.Call(method, STACKED_STEP, context, down)
+    like = begun.get(context.architecture)
+    if method.one_model and given.is_empty and like is not None and like.call.down is down:
+        model, trainable = like.local.model, like.local.trainable
+        local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
+        return Begun(call, given, local, like.weights, like.work, like.form, is_plain=True)
+    with of_clients(client):
+        local = method.begin(context, given.state, given.down)
+    given.check()  # the download is that of the next client, too
+    is_plain = given.is_empty and local.client is context and local.state is given.state
+    is_plain = is_plain and not (local.extra or context.reports)
+    weights, work = context.skeleton.tensors.clone(), tally.take()
+    one = Begun(call, given, local, weights, work, _form(local), is_plain)
+    if is_plain:
+        begun[context.architecture] = one
+    return one
 
 
 def _form(local: core.LocalContext) -> object:
@@ -51,104 +132,35 @@ def _form(local: core.LocalContext) -> object:
     return local.client.architecture, trainable, sent, *parts
 
 
-def stacked_steps(
-    runtime: StepContexts, round_: int, members: Sequence[Member], tally: Tally
-) -> Iterator[Stepped]:
-    """Begin the clients' steps one by one, train all together, and finish one by one."""
-    method, clients = runtime.assembly.algorithm, [member.client for member in members]
+def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> dict[int, Ended]:
+    """Train clients of one form together; return what each has trained."""
+    method, architecture = runtime.assembly.algorithm, begun[0].call.client.architecture
     assert isinstance(method, core.LocalTraining)
-    start, streams = time.perf_counter(), runtime.assembly.streams
-    _ = runtime.training_samples  # build data and models now, which may draw random numbers
-    for client in clients:
-        runtime.template(runtime.assembly.models.architectures[client])
-    runtime.isolation.seed(streams.entropy("layers/stacked", round_=round_, client=clients[0]))
-    with of_clients(*clients), _refuse_draws(runtime):
-        begun, alike = dict[object, Begun](), dict[object, list[Begun]]()
-        for member in members:
-            try:
-                one = _begin(runtime, round_, member, begun, tally)
-            except (Exception, SystemExit) as error:
-                raise runtime.blame(error, STACKED_STEP, round_, member.client) from None
-            alike.setdefault(one.form, []).append(one)
-        trained: dict[int, tuple[Begun, core.Trained | Exception, Tallied]] = {}
-        for group in alike.values():
-            group.sort(key=lambda one: -len(one.local.client.train))
-            trained |= _train_together(runtime, group)
-        seconds = (time.perf_counter() - start) / len(members)
-        for client in clients:
-            try:
-                yield _finish(runtime, *trained[client], tally, seconds)
-            except (Exception, SystemExit) as error:
-                raise runtime.blame(error, STACKED_STEP, round_, client) from None
-
-
-def _begin(
-    runtime: StepContexts, round_: int, member: Member, begun: dict[object, Begun], tally: Tally
-) -> Begun:
-    """Begin a client's step, and take its weights from the model.
-
-    Args:
-        runtime: what steps get.
-        round_: the round.
-        member: the client.
-        begun: the first step of each kind of clients without a state, which is extended. If
-            the download alone determines the model (`one_model`), the next of this kind begins
-            with the same weights.
-        tally: counts the work.
-    """
-    (client, state, down), method = member, runtime.assembly.algorithm
-    context = runtime.client(client, round_)
-    given = runtime.given(context, state, down)
-    call = core.Call(method, STACKED_STEP, context, down)
-    kind = context.architecture, id(down)
-    like = begun.get(kind) if method.one_model and given.is_empty else None
-    if like is not None:
-        _, _, local, weights, work, form = like
-        model, trainable = local.model, local.trainable
-        local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
-        return Begun(call, given, local, weights, work, form)
-    with of_clients(client):
-        local = method.begin(context, given.state, given.down)
-    given.check()  # the download is that of the next client, too
-    weights, work = context.skeleton.tensors.clone(), tally.take()
-    one = Begun(call, given, local, weights, work, _form(local))
-    is_plain = local.client is context and local.state is given.state and not local.extra
-    if is_plain and given.is_empty:
-        begun[kind] = one
-    return one
-
-
-def _train_together(
-    runtime: StepContexts, begun: Sequence[Begun]
-) -> dict[int, tuple[Begun, core.Trained | Exception, Tallied]]:
-    """Train clients of one form together; return what each begun step has trained."""
-    method, context = runtime.assembly.algorithm, begun[0].call.client
-    assert isinstance(method, core.LocalTraining)
-    vectors = zip(*(one.weights.vectors for one in begun), strict=True)
-    rows = core.Flat(begun[0].weights.layout, [*map(torch.stack, vectors)])
-    locals_ = [one.local for one in begun]
+    begun = sorted(begun, key=lambda one: -one.local.client.train.index.size)
+    rows = core.Flat.stacked([one.weights for one in begun])
+    contexts = [one.local for one in begun]
     try:
-        trained, images, parameters = train_stacked(
-            method, runtime.template(context.architecture), rows, locals_
-        )
-    except UserError:
-        raise
-    except Exception as error:  # shared by all clients, whose operations are the same
-        if "vmap" in str(error) or "atching rule" in str(error):
-            raise UserError(
-                f"{method.name} with {context.architecture} cannot be stacked: "
-                f"{one_line(error)}; set stacked=1"
-            ) from error
-        return {one.call.client.id: (one, error, one.work) for one in begun}
+        results = train_stacked(method, runtime.template(architecture), rows, contexts)
+    except Exception as error:
+        if isinstance(error, UserError) or not (
+            "vmap" in str(error) or "atching rule" in str(error)
+        ):
+            raise
+        raise UserError(
+            f"{method.name} with {architecture} cannot be stacked: {one_line(error)}; set stacked=1"
+        ) from error
+    uploads: Sequence[core.Payload | None] | None = None
+    is_trained = [type(trained) is core.Trained for trained, _ in results]
+    if False not in [*is_trained, *[one.is_plain for one in begun]]:
+        if uploads_of := getattr(method, "uploads_of", None):
+            uploads = uploads_of(contexts, rows.map(torch.Tensor.cpu).rows())
+        for given in {id(one.call.down): one.given for one in begun}.values():
+            given.check()
     return {
-        one.call.client.id: (
-            one,
-            result,
-            one.work.then(Tallied(result.steps, count, parameters))
-            if isinstance(result, core.Trained)
-            else one.work,
+        one.call.client.id: (one, trained, one.work.then(work), upload)
+        for one, (trained, work), upload in zip(
+            begun, results, uploads or [None] * len(begun), strict=True
         )
-        for one, result, count in zip(begun, trained, images, strict=True)
     }
 
 
@@ -170,15 +182,3 @@ def _finish(
         upload, state = method.finish(begun.local, trained)
     work = work.then(tally.take())
     return runtime.stepped(begun.call, upload, state, begun.given, work, seconds)
-
-
-@contextmanager
-def _refuse_draws(runtime: StepContexts) -> Iterator[None]:
-    """Refuse draws from the global generators, which the clients of a stack would share."""
-    before = generators(runtime.device)
-    yield
-    if generators(runtime.device) != before:
-        raise UserError(
-            f"{runtime.assembly.algorithm.name} draws from the global random generators, so its "
-            "clients cannot be stacked; set stacked=1"
-        )

@@ -187,7 +187,7 @@ class RunInfo:
         files_sha256: content hashes of the files that the experiment names, by their keys.
         architectures: the architecture of each client.
         metrics: declarations of the numbers in the rounds.
-        privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
+        privacy: mode, clipping and noise, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
         earlier_environments: earlier environments of a resumed run, in order.

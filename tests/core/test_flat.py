@@ -163,7 +163,7 @@ def test_a_model_whose_parameters_are_views_trains_as_before():
     [
         ({"first.bias": torch.zeros(1)}, r"first\.bias is float32 \[1\], expected float32 \[6\]"),
         ({"first.bias": torch.zeros(6).double()}, r"first\.bias is float64"),
-        ({"odd": torch.zeros(1)}, "there is no 'odd'"),
+        ({"odd": torch.zeros(1)}, "odd is .*expected none"),
     ],
 )
 def test_other_tensors_are_not_loaded(form, change, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from tensors import gaussian
 from torch import Tensor
 
-from fedray.core import KINDS, Call, Gate, Payload, Privacy, Total, sent, total_of
-from fedray.core.privacy import clip_update, exempt_fields, is_covered, update_norm
+from fedray.core import KINDS, Call, Gate, Payload, Privacy, sent
+from fedray.core.privacy import exempt_fields, is_covered, update_norm
 
 D = 8
 
@@ -42,6 +43,11 @@ def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
     return Update({"a": a, "b": b}, {"mean": torch.ones(2), "steps": torch.tensor(7)}, samples)
 
 
+def released(privacy: Privacy, uploads: Mapping[int, Payload]) -> dict[int, Payload]:
+    """What the server's step is given with central privacy."""
+    return privacy.release(uploads, round_=1, step="s")
+
+
 def moved_by(upload: Model, down: Model) -> float:
     return update_norm(upload.weights[name] - down.weights[name] for name in down.weights)
 
@@ -52,7 +58,9 @@ def moved_by(upload: Model, down: Model) -> float:
 def test_the_whole_update_is_clipped_by_hand():
     down = Model({"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([[10.0]])}, {})
     # the update is (3, 0) and 4, of norm 5; half of it has norm 2.5
-    up = clip_update(update(torch.tensor([4.0, 1.0]), torch.tensor([[14.0]])), down, 2.5)
+    up = Privacy("central", 2.5, 0.0).clipped(
+        update(torch.tensor([4.0, 1.0]), torch.tensor([[14.0]])), down
+    )
     torch.testing.assert_close(up.weights["a"], torch.tensor([2.5, 1.0]))
     torch.testing.assert_close(up.weights["b"], torch.tensor([[12.0]]))
     assert torch.equal(up.buffers["mean"], torch.ones(2))
@@ -63,7 +71,7 @@ def test_the_whole_update_is_clipped_by_hand():
 def test_large_weights_that_hardly_moved_are_left_alone_bit_for_bit():
     down = Model({"a": gaussian(50) * 1e3, "b": gaussian(2, 2)}, {})
     sent = update(down.weights["a"] + 0.01, down.weights["b"])
-    assert clip_update(sent, down, 1.0) is sent
+    assert Privacy("central", 1.0, 0.0).clipped(sent, down) is sent
 
 
 def test_prototypes_are_one_vector_and_no_difference():
@@ -71,17 +79,9 @@ def test_prototypes_are_one_vector_and_no_difference():
     vectors = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     sent = Means(vectors, torch.tensor([1, 2]))
     for down in (None, AllMeans(torch.ones(2, 2))):
-        up = clip_update(sent, down, 1.0)
+        up = Privacy("central", 1.0, 0.0).clipped(sent, down)
         torch.testing.assert_close(up.vectors, vectors / 5)
         assert up.counts.tolist() == [1, 2]
-
-
-def test_an_update_of_another_shape_is_refused():
-    down = Model({"a": gaussian(3), "b": gaussian(2)}, {})
-    with pytest.raises(
-        ValueError, match=r"weights\.a has shape \[1\] in the upload, but shape \[3\] in"
-    ):
-        clip_update(update(gaussian(1), gaussian(2)), down, 1.0)
 
 
 @given(st.floats(0.01, 100), st.integers(0, 10_000), st.floats(1e-3, 1e3))
@@ -89,20 +89,19 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
     """Sensitivity: whatever one client's data is replaced by, given the same download."""
     down = Model({"a": gaussian(D, seed=seed), "b": gaussian(2, 3, seed=seed + 1)}, {})
     uploads = [
-        clip_update(
+        Privacy("central", norm, 0.0).clipped(
             update(
                 down.weights["a"] + size * gaussian(D, seed=seed + 10 + i),
                 down.weights["b"] + size * gaussian(2, 3, seed=seed + 20 + i),
             ),
             down,
-            norm,
         )
         for i in range(4)
     ]
     assert all(moved_by(upload, down) <= norm * (1 + 1e-3) for upload in uploads)
     central = Privacy("central", norm, 0.0)
     ours, theirs = (
-        central.protect_uploads(dict(enumerate(clients)), round_=1, step="s")[0]
+        released(central, dict(enumerate(clients)))[0]
         for clients in (uploads[:3], (*uploads[:2], uploads[3]))
     )
     assert moved_by(ours, theirs) <= 2 * norm / 3 * (1 + 1e-3)
@@ -150,41 +149,20 @@ def test_central_noise_is_added_once_to_the_mean():
     uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
     alone = Gate({}, privacy=central).up(uploads[6], call())[0]
     assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
-    given_ = Gate({}, privacy=central).release(uploads, round_=1, step="s")
+    given_ = released(central, uploads)
+    assert [*given_] == [1, 2, 6]
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
     assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
 
 
-def test_central_noise_falls_on_the_sums_of_the_workers():
-    gate = Gate({}, privacy=Privacy("central", 2.0, 3.0, seed=5))
-    uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
-
-    def summand(upload):
-        return {"v": upload.vectors.double(), "weight": torch.tensor(1.0).double()}
-
-    sent = total_of(gate.summand(summand), uploads)  # what a worker returns: no single upload
-    total = gate.release_total(sent, summand, round_=1, step="s")
-    single = gate.release(uploads, round_=1, step="s")[1]
-    assert (total.clients, float(total["weight"])) == ((1, 2, 6), 3.0)
-    torch.testing.assert_close(total["v"] / 3, single.vectors.double())
-    assert float((total["v"] - 9).std()) == pytest.approx(3.0 * 2.0, rel=0.03)
-
-
-@pytest.mark.parametrize("privacy", [None, Privacy("local", 2.0, 3.0)])
-def test_only_central_noise_changes_sums(privacy):
-    gate, total = Gate({}, privacy=privacy), Total((1,), {"v": torch.ones(1)})
-    assert gate.summand(abs) is abs
-    assert gate.release_total(total, abs, round_=1, step="s") is total
-
-
 def test_central_noise_needs_uploads_of_one_shape():
     privacy, uploads = Privacy("central", 1.0, 1.0), {k: AllMeans(torch.ones(k, 4)) for k in (1, 2)}
     with pytest.raises(ValueError, match=r"shapes \[1, 4\] and \[2, 4\] have no sum"):
-        privacy.protect_uploads(uploads, round_=1, step="s")
+        released(privacy, uploads)
     integers = {1: Means(torch.ones(2, 4), torch.ones(2, dtype=torch.int64))}
-    with pytest.raises(TypeError, match=r"Means\.counts"):
-        privacy.protect_uploads(integers, round_=1, step="s")
+    with pytest.raises(TypeError, match="'counts'"):
+        released(privacy, integers)
 
 
 class Pictures(Payload):
@@ -198,8 +176,8 @@ def test_what_nothing_covers_passes_as_it_is():
     pictures = Pictures(pixels, torch.ones(2))
     for mode in ("central", "local"):
         gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
-        got = gate.up(pictures, call())[0]
-        assert torch.equal(gate.release({0: got}, round_=1, step="s")[0].images, pixels)
+        assert torch.equal(gate.up(pictures, call())[0].images, pixels)
+        assert not gate.privacy.covers(pictures)
     assert [place for place, _ in exempt_fields([Pictures, Means])] == [
         "Pictures.images",
         "Pictures.labels",
@@ -212,8 +190,3 @@ def test_everything_but_images_and_statistics_is_covered():
     assert covered == {*KINDS} - {"images", "statistics"}
     assert {"weights", "prompts", "prototypes"} <= covered
     assert not is_covered("weights", torch.ones(1, dtype=torch.int64))
-
-
-def test_without_privacy_nothing_is_touched():
-    sent = {0: Means(gaussian(3, D), torch.ones(3, dtype=torch.int64))}
-    assert Gate({}).release(sent, round_=1, step="s")[0] is sent[0]

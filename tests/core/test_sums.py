@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedray.core import Payload, Sums, Total, halves, mean_of, sent, total_of, weighed
-from fedray.core.sums import joins, stack_trees
+from fedray.core.sums import stack_trees
 
 
 def test_the_additions_by_hand():
@@ -31,20 +31,21 @@ def test_clients_without_upload_leave_no_trace():
     assert not Sums(0).total
 
 
-def test_the_additions_are_those_of_halves():
+def test_parts_are_joined_as_halves():
+    """Sums of a client are its id; a sum of two has another value if operands change."""
+
     def by_halves(clients):
         if len(clients) == 1:
-            return clients[0]
-        return tuple(map(by_halves, halves(clients)))
+            return clients[0].double()
+        first, second = map(by_halves, halves(clients))
+        return first + second
 
-    for count in range(1, 200):
-        stack: list = []
-        for client, pairs in enumerate(joins(count)):
-            stack.append(client)
-            for _ in range(pairs):
-                second = stack.pop()
-                stack.append((stack.pop(), second))
-        assert stack == [by_halves(range(count))]
+    for count in range(1, 70):
+        values = torch.rand(count, generator=torch.Generator().manual_seed(count)) ** 20
+        sums = Sums(count)
+        for client, value in enumerate(values):
+            sums.add(Total((client,), {"x": value.double()}))
+        assert float(sums.total["x"]) == float(by_halves(values))
 
 
 def test_nested_sums_and_counters():
@@ -132,6 +133,6 @@ def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
 
 
 def test_rows_of_different_names_or_shapes_have_no_sum():
-    for second, said in (({"y": torch.ones(2)}, "only some"), ({"x": torch.ones(3)}, "shapes")):
-        with pytest.raises(ValueError, match=said):
+    for second in ({"y": torch.ones(2)}, {"x": torch.ones(3)}):
+        with pytest.raises((ValueError, RuntimeError)):
             stack_trees([{"x": torch.ones(2)}, second])

@@ -101,7 +101,7 @@ def test_eq7_a_client_that_was_sent_new_prompts_ranks_by_these(assemble):
     state = ClientState(groups, {"known": known})
     for down, nearest in ((None, 1), (FedMGP.down(new), 2)):
         local = assembly.algorithm.begin(client, state, down)
-        trained = Trained(client.weights(local.model), steps=0, losses=())
+        trained = Trained(client.weights(local.model), steps=0)
         _, after = assembly.algorithm.finish(local, trained)
         assert [drawn.tolist() for drawn in after.memory["drawn"].values()] == [[nearest]] * 2
 

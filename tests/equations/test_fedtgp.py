@@ -19,9 +19,12 @@ from fedray.algorithms.prototypes.fedtgp import (
 )
 from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.groups import GroupRunner, Member
+from fedray.streams import Streams
 
 C, D = 4, 6
-SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
+SETTING = Setting(
+    tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), streams=Streams(0)
+)
 SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2, lambda name: None)
 
 

@@ -41,10 +41,11 @@ from fedray.language.tower import TextTower
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
+from fedray.streams import Streams
 
 NAMES = ("zero", "one", "two", "three", "four")
 C, D = len(NAMES), 16
-SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), seed=0)
+SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), streams=Streams(0))
 
 
 def fedtsp(**hparams) -> FedTSP:

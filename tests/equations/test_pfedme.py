@@ -15,6 +15,7 @@ from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
 from fedray.runtime.groups import GroupRunner
+from fedray.streams import Streams
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])
@@ -44,7 +45,7 @@ class Quadratic(PFedMe):
 def step(images: int = 1, lr: float = 0.02, **hparams):
     """A client's step from W: what it sends of w, and its theta."""
     training = TrainingConfig(epochs=1, batch_size=2, lr=lr)
-    setting = Setting(("a",), 2, 1, 1, training, 0)
+    setting = Setting(("a",), 2, 1, 1, training, Streams(0))
     data = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
     client = Client(0, 1, setting, data, "point", Skeleton(Point()), dict, torch.device("cpu"))
     method = Quadratic(PFedMe.HParams(**hparams), setting)

@@ -7,7 +7,7 @@ import torch
 from reference import ReferenceClient, initial_model, set_parameters, supervised
 
 from fedray.algorithms.averaging.scaffold import Scaffold
-from fedray.core.privacy import clip_update
+from fedray.core import Privacy
 
 ONE_KIND = {"model.group": "cnn2"}
 LR = 0.05
@@ -79,15 +79,15 @@ def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
 def test_clipping_measures_the_change_of_the_variate_from_zero():
     down = Scaffold.down({"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])})
     small = Scaffold.up({"w": torch.tensor([1.3])}, 9, {"w": torch.tensor([0.4])})
-    assert clip_update(small, down, 0.5) is small
-    clipped = clip_update(small, down, 0.05)
+    assert Privacy("central", 0.5, 0.0).clipped(small, down) is small
+    clipped = Privacy("central", 0.05, 0.0).clipped(small, down)
     torch.testing.assert_close(clipped.model["w"], torch.tensor([1.03]))
     torch.testing.assert_close(clipped.change["w"], torch.tensor([0.04]))
 
 
 def test_eq4_divides_by_the_rounds_learning_rate(run):
     """K eta is that of the round: a warm-up's first control is that of a run with its rate."""
-    warm_up = {"name": "constant", "warmup_rounds": 1, "warmup": "constant", "warmup_lr": 0.02}
+    warm_up = {"name": "constant", "warmup_rounds": 1, "warmup_lr": 0.02}
     warmed = run("scaffold", {**ONE_KIND, "rounds": 2, "lr": 0.1, "lr_schedule": warm_up})
     slow = run("scaffold", {**ONE_KIND, "rounds": 1, "lr": 0.02})
     found, expected = (done.servers[1]["control"] for done in (warmed, slow))

@@ -331,6 +331,6 @@ def test_the_learning_rate_is_measured_where_it_changes(run):
     assert rates == [None, 0.05, 0.025, 0.0125]
     constant = run("local", {"rounds": 1, "model.group": "mlp"})
     assert "learning_rate" not in constant.results[1].metrics
-    warmed_up = {"name": "constant", "warmup_rounds": 1, "warmup": "constant", "warmup_lr": 0.01}
+    warmed_up = {"name": "constant", "warmup_rounds": 1, "warmup_lr": 0.01}
     warm = run("local", {"rounds": 2, "model.group": "mlp", "lr_schedule": warmed_up})
     assert [warm.results[round_].metrics["learning_rate"] for round_ in (1, 2)] == [0.01, 0.05]

@@ -441,14 +441,14 @@ class Loop:
         done, warm = max(round_, 1) - 1, p["warmup_rounds"]
         if done < warm:
             start = p["warmup_lr"]
-            return start if p["warmup"] == "constant" else start + (lr - start) * done / warm
+            return start + (lr - start) * done / warm
         if p["name"] == "constant":
             return lr
         if p["name"] == "steps":
             if p["every"] is not None:
                 return lr * p["factor"] ** ((done - warm) // p["every"])
             return lr * p["factor"] ** sum(m <= done for m in p["milestones"])
-        share = min((done - warm) / (p["period"] or total - warm), 1)
+        share = (done - warm) / (total - warm)
         return p["final_lr"] + (lr - p["final_lr"]) * (1 + math.cos(math.pi * share)) / 2
 
     def participants(self, round_: int) -> list[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import Stretch, runs_of_epoch, stacks_of
+from fedray.core.stacked import stacks_of, steps_of
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
@@ -124,24 +124,25 @@ def test_stacks_are_subtrees_of_the_additions():
     assert [*stacks_of((), 4)] == []
 
 
-def test_whole_batches_are_computed_together_and_last_ones_by_size():
-    """Batches of 8: three clients of 21, 21 and 16 images, and one of 9, whose last has 9."""
-    steps = [*runs_of_epoch([[8, 8, 5], [8, 8, 5], [8, 8], [9]], 8)]
-    assert steps == [
-        [Stretch(0, 3, 8)],
-        [Stretch(0, 3, 8)],
-        [Stretch(0, 2, 5), Stretch(3, 4, 9)],
-    ]
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([[8, 8, 5], [8, 8, 5], [8, 8], [9]], [(0, 3), (0, 3), (0, 2), (3, 4)]),
+        # a client whose only batch is one larger does not join smaller clients
+        ([[8, 9], [8, 8], [9], [8]], [(0, 2), (3, 4), (1, 2), (0, 1), (2, 3)]),
+        ([[], []], []),
+    ],
+)
+def test_whole_batches_are_computed_together_and_last_ones_by_size(sizes, expected):
+    """Batches of 8; the first client of each step, and the one after the last."""
+    steps = [*steps_of(sizes, 8, 2, counts_steps=False)]
+    assert steps == [(slice(*pair), epoch) for epoch in (0, 1) for pair in expected]
 
 
-def test_a_client_whose_only_batch_is_one_larger_does_not_join_smaller_clients():
-    """Batches of 8: clients of 17, 16, 9 and 8 images."""
-    steps = [*runs_of_epoch([[8, 9], [8, 8], [9], [8]], 8)]
-    assert steps == [
-        [Stretch(0, 2, 8), Stretch(3, 4, 8)],
-        [Stretch(1, 2, 8)],
-        [Stretch(0, 1, 9), Stretch(2, 3, 9)],
-    ]
+def test_clients_with_equal_numbers_of_steps_are_together_if_the_optimiser_counts_them():
+    steps = [*steps_of([[4, 4], [4]], 4, 2, counts_steps=True)]
+    expected = [(0, 2), (0, 1)], [(0, 1), (1, 2), (0, 1)]
+    assert steps == [(slice(*pair), n) for n, epoch in enumerate(expected) for pair in epoch]
 
 
 BLOCKS = ("rounds=3", "data.clients=7", "model.group=mlp", "batch_size=16", "stacked=3")
@@ -264,6 +265,15 @@ def test_the_client_whose_step_fails_is_named(odd, monkeypatch):
     monkeypatch.setattr(Odd, "finish", break_, raising=False)
     with pytest.raises(ClientError, match=r"client 1, round 1, .* ArithmeticError: client 1"):
         odd(lambda loss, local: loss)
+
+
+def test_a_loss_that_writes_into_the_download_is_refused(odd):
+    def write(loss: Tensor, local: LocalContext) -> Tensor:
+        local.down.model["head.bias"].add_(0)
+        return loss
+
+    with pytest.raises(ClientError, match=r"client 0, round 1, .* wrote into its download"):
+        odd(write)
 
 
 def test_a_loss_may_use_the_positions_of_a_batch(monkeypatch):

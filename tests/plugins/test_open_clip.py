@@ -106,4 +106,4 @@ def test_a_plugin_changes_both_towers_and_its_clients_differ_in_size(words, tmp_
 
 def test_what_is_averaged_has_one_shape(words, tmp_path, capsys):
     assert trained(words, tmp_path / "out", "algorithm={name: open, everything: true}") == 1
-    assert "do not fit prompted_clip/2: b.0 is float32 [96, 1]" in capsys.readouterr().err
+    assert "do not fit the model: a.0 is float32 [1, 32]" in capsys.readouterr().err

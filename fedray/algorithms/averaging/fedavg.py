@@ -20,7 +20,7 @@ positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -67,11 +67,6 @@ class FedAvg(Averaging, core.LocalTraining):
     def personal(self, model: Classifier) -> Collection[str]:
         """Return the names of the tensors that stay with the client: all except the shared ones."""
         return tensor_names(model) - frozenset(self.shared(model))
-
-    @cached_property
-    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
-        """The names of the shared and of the personal tensors of a model."""
-        return WeakKeyDictionary()
 
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True if all clients predict with one model (`evaluation.protocols`).
@@ -138,14 +133,37 @@ class FedAvg(Averaging, core.LocalTraining):
         self, local: core.LocalContext, trained: core.Trained
     ) -> tuple[Any, core.ClientState]:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
-        client, model = local.client, local.model
-        names = self._names.get(model)
-        if names is None:
-            names = self._names[model] = self.shared(model), self.personal(model)
-        shared, personal = names
-        tensors = select(client.weights(model), personal) if personal else {}
+        client, (shared, personal) = local.client, self._names_in(local.model)
+        tensors = select(client.weights(local.model), personal) if personal else {}
         upload = {"model": select(trained.tensors, shared), "samples": len(client.train)}
         return upload, core.ClientState(tensors, local.state.memory)
+
+    def uploads_of(
+        self, contexts: Sequence[core.LocalContext], trained: Sequence[core.Flat]
+    ) -> Sequence[core.Payload] | None:
+        """Return the uploads of stacked clients without state; None if `finish` does more.
+
+        Args:
+            contexts: the clients.
+            trained: the trained weights of each, on the CPU.
+        """
+        shared, personal = self._names_in(contexts[0].model)
+        if type(self).finish is not FedAvg.finish or personal or trained[0].keys() != shared:
+            return None
+        sizes = [context.client.train.index.size for context in contexts]
+        pairs = zip(trained, sizes, strict=True)
+        return [self.up(weights, size) for weights, size in pairs]
+
+    def _names_in(self, model: Classifier) -> tuple[Collection[str], Collection[str]]:
+        """Return the names of the shared and of the personal tensors of a model."""
+        if model not in self._names:
+            self._names[model] = self.shared(model), self.personal(model)
+        return self._names[model]
+
+    @cached_property
+    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
+        """The names of the shared and of the personal tensors of models."""
+        return WeakKeyDictionary()
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:

@@ -96,7 +96,7 @@ class FedPCL(PrototypeSharing):
         """Train if the server has prototypes; compute the client's, and keep them to predict."""
         local = self.begin(client, state, down)
         if not down.present.any():
-            return self.finish(local, core.Trained(client.weights(local.model), 0, ()))
+            return self.finish(local, core.Trained(client.weights(local.model), 0))
         return self.finish(local, self.train(local))
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:

@@ -102,8 +102,8 @@ def costs(experiment: Experiment) -> list[Cost]:
     server = Cost("server")
     state, server.trained = _training_round(federation, executor, sorted(shown))
     server.hold(tensor for _, tensor in leaves(state))
-    if federation.server.text is not None:
-        server.hold(federation.server.text.encoder.weights())
+    if assembly.algorithm.requires.text:
+        server.hold(federation.server.tower.encoder.weights())
     for client, cost in shown.items():
         executor.add_model(client, cost)
     return [*shown.values(), server]
