@@ -57,9 +57,10 @@ class Requires:
 
 
 class HyperParameters(Frozen):
-    """Base class of a method's hyper-parameters, which are annotated attributes of the method.
+    """Base class of a method's hyper-parameters: its annotated attributes and their rules.
 
-    The docstring of each states the paper's symbol, the range and the source of the default.
+    The rules are the method's `check` and `switched_off`. The docstring of each attribute states
+    the paper's symbol, the range and the source of the default.
     """
 
     model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"))  # lambda_
@@ -68,18 +69,10 @@ class HyperParameters(Frozen):
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
-        for check in self._checks():
-            check(self)
+        for model in type(self).__mro__:
+            if "check" in vars(model):
+                vars(model)["check"](self)
         return self
-
-    @classmethod
-    def _checks(cls) -> list[Callable[[Any], None]]:
-        methods = (vars(model).get("declared_in") for model in cls.__mro__)
-        return [vars(method)["check"] for method in methods if method and "check" in vars(method)]
-
-    def switched_off(self) -> Mapping[str, str]:
-        """Return what the method's `switched_off` says of these values."""
-        return {} if self.declared_in is None else self.declared_in.switched_off(self)
 
 
 @dataclass(frozen=True)
@@ -130,8 +123,9 @@ class Algorithm:
     requires: ClassVar[Requires] = Requires()
     down: ClassVar[Any] = None
     up: ClassVar[Any] = None
-    """What `client_update` receives and uploads: `sent(...)` by name, which extend what the bases
-    declare, or a payload class. None: nothing. Other client steps are declared by `@step`."""
+    """What `client_update` receives and uploads: `sent(...)` by name, beside what bases declare, of
+    which None takes a field away. They become payload classes, or None if nothing travels. Other
+    client steps are declared by `@step`."""
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
     """All payload types, which follow from the declarations."""
@@ -167,11 +161,7 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations, and reset `CLAIMS`.
-
-        Raises:
-            TypeError: if a payload has a field that cannot travel.
-        """
+        """Make payload classes and hyper-parameters of the declarations, and reset `CLAIMS`."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
         for claim, steps in CLAIMS.items():
@@ -254,17 +244,8 @@ class Algorithm:
         """Return the download of each client; by default, the state's entries of the same names.
 
         Clients that share an object share one transfer.
-
-        Raises:
-            ValueError: if the state lacks an entry.
         """
-        names = [] if self.down is None else [*self.down.declared]
-        if missing := sorted(set(names) - state.keys()):
-            raise ValueError(
-                f"the server's state has no '{missing[0]}', which {self.name} sends down; return "
-                f"it from init_server and server_step of {type(self).__name__}"
-            )
-        down = self.down(**{name: state[name] for name in names}) if names else None
+        down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:

@@ -6,7 +6,7 @@
         up = {"change": sent("weights", "how its own mean gradient changed", combine="sum")}
         lr_server: LearningRate = 1.0
 
-`down` and `up` become payload classes, which extend those of the bases, and annotated attributes
+`down` and `up` become payload classes, with the fields of the bases, and annotated attributes
 become the typed model `HParams`.
 """
 
@@ -27,8 +27,7 @@ def step(*, down: Any = None, up: Any = None) -> Callable[[Callable[..., Any]], 
     """Declare what a client step other than `client_update` receives and uploads.
 
     Args:
-        down: the fields of its download, by name (`sent`), or a payload class; None: `down` of the
-            method, if any.
+        down: the fields of its download, by name (`sent`), or the payload class of another step.
         up: the fields of its upload.
     """
 
@@ -76,8 +75,7 @@ def declare(cls: type[Any], root: type[Any]) -> None:
         parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
         kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
         setattr(cls, types, tuple(dict.fromkeys(kinds)))
-    if "HParams" not in vars(cls):
-        cls.HParams = _parameters(cls, bases)
+    cls.HParams = _parameters(cls, bases, root)
 
 
 def _payload(owner: type[Any], place: str, fields: Mapping[str, Declared]) -> type[Payload]:
@@ -86,8 +84,13 @@ def _payload(owner: type[Any], place: str, fields: Mapping[str, Declared]) -> ty
     return made
 
 
-def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
-    """Return the hyper-parameters of the bases and those that a method declares."""
+def _parameters(cls: type[Any], bases: list[type[Any]], root: type[Any]) -> type[Any]:
+    """Return the hyper-parameters of the bases and those that a method declares.
+
+    Raises:
+        TypeError: if an attribute without a type hides a hyper-parameter, or one with a type would
+            make a hyper-parameter of what all methods have.
+    """
     found: dict[type[Any], None] = dict.fromkeys(base.HParams for base in bases)
     models = tuple(m for m in found if not any(m is not o and issubclass(o, m) for o in found))
     hints = {
@@ -95,7 +98,11 @@ def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
         for name, hint in get_annotations(cls).items()
         if name in vars(cls) and not str(hint).startswith(("ClassVar", "typing.ClassVar"))
     }
-    rules = {"check", "switched_off"}.intersection(vars(cls))
+    inherited = {name for model in models for name in model.model_fields}
+    for name in vars(cls):
+        if hasattr(root, name) if name in hints else name in inherited:
+            raise TypeError(f"{cls.__name__}.{name}: hyper-parameters have types, nothing else has")
+    rules = {name: vars(cls)[name] for name in ("check", "switched_off") if name in vars(cls)}
     if not hints and not rules and len(models) == 1:
         return models[0]
     values = {name: vars(cls)[name] for name in hints}
@@ -104,6 +111,6 @@ def _parameters(cls: type[Any], bases: list[type[Any]]) -> type[Any]:
     named = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.HParams"}
     kind: Any = type(models[0])
     body = {**named, "__doc__": f"Hyper-parameters of {cls.__name__}.", "__annotations__": hints}
-    made: type[Any] = kind("HParams", models, {**body, **values})
+    made: type[Any] = kind("HParams", models, {**body, **values, **rules})
     made.declared_in = cls
     return made

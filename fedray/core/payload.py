@@ -47,12 +47,6 @@ class Call:
     client: Client
     down: Any
 
-    @property
-    def samples(self) -> int:
-        """The client's number of training samples: images, or pixels in dense prediction."""
-        train = self.client.train
-        return int(train.index.shape[0]) * train.labels_per_image
-
 
 # --- declaration ---------------------------------------------------------------------------------
 
@@ -110,10 +104,14 @@ sent = Declared
 
 
 def count_of_samples(payload: Any, name: str, call: Call) -> None:
-    """Raise `BadPayload` unless counts lie between 1 and the client's number of samples."""
-    value = getattr(payload, name)
-    if isinstance(value, Tensor) or not 1 <= value <= call.samples:
-        payload.require_within(name, 1, call.samples)
+    """Raise `BadPayload` unless counts lie between 1 and the client's number of samples.
+
+    Its samples are its training images, or their pixels in dense prediction.
+    """
+    value, train = getattr(payload, name), call.client.train
+    samples = train.index.shape[0] * train.labels_per_image
+    if isinstance(value, Tensor) or not 1 <= value <= samples:
+        payload.require_within(name, 1, samples)
 
 
 def like_download(sent_as: str) -> Check:
@@ -282,23 +280,21 @@ class Payload:
             BadPayload: if one does not; the message names the field.
         """
         for name, field in self.declared.items():
-            value = self.__dict__[name]
-            if field.number and type(value) is not int:  # which every such field may be
-                _check_number(f"{type(self).__qualname__}.{name}", value, field.number)
+            value, kind = self.__dict__[name], field.number
+            if kind is None or type(value) is int:  # which every such field may be
+                continue
+            place = f"{type(self).__qualname__}.{name}"
+            if type(value) is not kind:
+                expected = "an int" if kind is int else "a float"
+                raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
+            if not math.isfinite(value):
+                raise NotFinitePayload(f"{place} is {value}")
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
 # --- checks of one field -------------------------------------------------------------------------
-
-
-def _check_number(place: str, value: Any, kind: type) -> None:
-    if type(value) not in (int, kind):
-        expected = "an int" if kind is int else "a float"
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
-    if not math.isfinite(value):
-        raise NotFinitePayload(f"{place} is {value}")
 
 
 def _check_mapping(place: str, value: Any) -> None:

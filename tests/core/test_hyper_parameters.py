@@ -45,3 +45,9 @@ def test_one_base_gives_its_own_class():
 
 def test_hyper_parameters_of_several_bases_travel():
     assert pickle.loads(pickle.dumps(MaplePFedMe.HParams(eta=0.01))).eta == 0.01
+
+
+@pytest.mark.parametrize(("name", "types"), [("mu", {}), ("stacks", {"stacks": bool})])
+def test_what_would_hide_a_hyper_parameter_or_a_claim_is_refused(name, types):
+    with pytest.raises(TypeError, match=name):
+        type("Mine", (FedProx,), {name: 0, "__annotations__": types})

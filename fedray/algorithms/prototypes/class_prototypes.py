@@ -19,18 +19,13 @@ from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, ClassifierOutput
 
-
-def _are_classes(payload: Any, name: str, call: core.Call) -> None:
-    payload.require_classes(name, call)
-
-
 CLASS_FEATURES = {
     "classes": core.sent(
         "statistics",
         "which classes the client holds",
         "c",
         dtype=torch.int64,
-        check=_are_classes,
+        check=core.Payload.require_classes,
     ),
     "vectors": core.sent(
         "prototypes",
