@@ -108,9 +108,9 @@ def count_of_samples(payload: Any, name: str, call: Call) -> None:
 
     Its samples are its training images, or their pixels in dense prediction.
     """
-    value, train = getattr(payload, name), call.client.train
+    value, train = payload.__dict__[name], call.client.train
     samples = train.index.shape[0] * train.labels_per_image
-    if isinstance(value, Tensor) or not 1 <= value <= samples:
+    if name in payload.tensor_fields or not 1 <= value <= samples:
         payload.require_within(name, 1, samples)
 
 
@@ -145,11 +145,14 @@ class Payload:
 
     declared: ClassVar[Mapping[str, Declared]] = {}
     """The declarations of all fields, by name."""
+    tensor_fields: ClassVar[tuple[str, ...]] = ()
+    """The names of all fields but plain numbers."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
         cls.declared = {**cls.declared, **own}
+        cls.tensor_fields = tuple(name for name, one in cls.declared.items() if not one.number)
         cls.__annotations__ = dict.fromkeys(own, Any)
         for name in own:
             delattr(cls, name)
@@ -201,18 +204,16 @@ class Payload:
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        fields = zip(self.declared.values(), self.__dict__.values(), strict=True)
-        return type(self), *[structure_of(value) for field, value in fields if not field.number]
+        return type(self), *[structure_of(self.__dict__[name]) for name in self.tensor_fields]
 
     def numbers(self) -> tuple[float, ...]:
         """Return all plain numbers."""
-        fields = zip(self.declared.values(), vars(self).values(), strict=True)
-        return tuple([value for field, value in fields if field.number])
+        return tuple([v for name, v in vars(self).items() if name not in self.tensor_fields])
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        values = [value for value in vars(self).values() if type(value) not in (int, float)]
-        return [block for value in values for block in tensor_blocks(value)]
+        names = self.tensor_fields
+        return [block for name in names for block in tensor_blocks(self.__dict__[name])]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return a payload with the results of a function that keeps values, type by type.
@@ -220,10 +221,9 @@ class Payload:
         Args:
             function: copies a tensor, to another device, say; it gets whole vectors (`Flat`).
         """
-        values = vars(self).values()
-        return type(self)(
-            *[v if type(v) in (int, float) else map_blocks(function, v) for v in values]
-        )
+        values = self.__dict__
+        copies = {name: map_blocks(function, values[name]) for name in self.tensor_fields}
+        return type(self)(**{**values, **copies})
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -349,8 +349,8 @@ def _check_like(place: str, value: Any, expected: Any) -> None:
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a payload's type and numbers as JSON values, and its tensors by field."""
-    numbers = {name: getattr(payload, name) for name, f in payload.declared.items() if f.number}
-    tensors = {name: value for name, value in vars(payload).items() if name not in numbers}
+    tensors = {name: getattr(payload, name) for name in payload.tensor_fields}
+    numbers = {name: value for name, value in vars(payload).items() if name not in tensors}
     return {"type": payload.full_name(), "numbers": numbers}, tensors
 
 

@@ -152,8 +152,8 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
 def _terms_of(upload: Payload) -> StateTree:
     """Return the fields of an upload as terms of a sum."""
     fields: dict[str, Any] = map_blocks(_doubled, vars(upload))
-    numbers = [name for name, field in upload.declared.items() if field.number]
-    return fields | {n: torch.tensor(float(getattr(upload, n))).double() for n in numbers}
+    numbers = [name for name in fields if name not in upload.tensor_fields]
+    return fields | {n: torch.tensor(float(fields[n])).double() for n in numbers}
 
 
 def _doubled(tensor: Tensor) -> Tensor:

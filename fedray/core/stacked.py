@@ -160,8 +160,7 @@ class _Stack:
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
         sent = [context.down for context in contexts if context.down is not one.down]
-        fields = one.down.declared.items() if sent else ()  # of what each client is sent for itself
-        names = [name for name, field in fields if not field.number]
+        names = one.down.tensor_fields if sent else ()  # of what each client is sent for itself
         self._tree: dict[str, Any] = {
             "learning": {n: tensor for n, tensor in rows.items() if n in learning},
             "extra": stack_trees([c.extra for c in contexts]),

@@ -226,7 +226,8 @@ class StepContexts:
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
         if isinstance(upload, dict):
-            declared = getattr(self.method_step(call.step), "up", None) or declared
+            if call.step != "client_update":
+                declared = getattr(self.method_step(call.step), "up", None) or declared
             upload = declared(**upload) if declared is not None else upload
         if isinstance(upload, core.Payload):
             upload = upload.copied(own)
