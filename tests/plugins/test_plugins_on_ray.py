@@ -87,9 +87,9 @@ def test_a_fault_in_a_worker_shows_the_users_line(tmp_path, two_cpus, capsys):
     plugin, out = write(tmp_path, mine=text), tmp_path / "run"
     words = ["fedavg_digits", *plugin, "algorithm=scaled", "rounds=1", "data.clients=3", TWO]
     assert main([*words, "--no-track", "--out", str(out)]) == 1
-    assert "AssertionError: no context (mine.py, line 2" in capsys.readouterr().err
+    assert "AssertionError: no context (mine.py, line 16" in capsys.readouterr().err
     kept = RunFolder(out).error.read_text()
-    assert f'File "{tmp_path}/mine.py", line 2' in kept
+    assert f'File "{tmp_path}/mine.py", line 16' in kept
     assert "assert local is None, 'no context'" in kept
 
 
