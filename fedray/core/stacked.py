@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, product
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -102,7 +102,7 @@ def train_stacked(
     return stack.results()
 
 
-def steps_of(
+def shared_steps(
     sizes: Sequence[Sequence[int]], whole: int, epochs: int, *, counts_steps: bool
 ) -> Iterator[tuple[slice, int]]:
     """Yield the clients that take each step together, and its epoch.
@@ -121,15 +121,14 @@ def steps_of(
     rest = [sum(batches) - whole * count for batches, count in zip(sizes, counts, strict=True)]
     batches = [[whole * (count > step) for count in counts] for step in range(max(counts))]
     taken = [0] * len(sizes)
-    for epoch in range(epochs):
-        for batch in [*batches, rest]:
-            stop = 0
-            for (size, _), clients in groupby([*zip(batch, taken, strict=True)]):
-                start, stop = stop, stop + len([*clients])
-                if size:
-                    yield slice(start, stop), epoch
-            if counts_steps:
-                taken = [done + (size > 0) for done, size in zip(taken, batch, strict=True)]
+    for epoch, batch in product(range(epochs), [*batches, rest]):
+        stop = 0
+        for (size, _), clients in groupby([*zip(batch, taken, strict=True)]):
+            start, stop = stop, stop + len([*clients])
+            if size:
+                yield slice(start, stop), epoch
+        if counts_steps:
+            taken = [done + (size > 0) for done, size in zip(taken, batch, strict=True)]
 
 
 def _batches(client: Client, sizes: Sequence[int], config: TrainingConfig) -> Iterator[Tensor]:
@@ -197,7 +196,7 @@ class _Stack:
         self._batches = [_batches(client, batches, config) for client, batches in pairs]
         if not config.augment.is_identity:
             self._views = [*map(augmentation_draws, clients)]
-        return steps_of(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
+        return shared_steps(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
 
     def take(self, clients: slice, epoch: int, tally: Tally) -> None:
         """Take a step of some clients in an epoch, and note its work."""

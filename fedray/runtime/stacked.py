@@ -1,7 +1,7 @@
 """Steps of stacked clients (`stacked: N`, see `core.stacked`).
 
 Clients begin and finish one by one; in between, clients of one form are trained together. A method
-may make the uploads of clients that send no more than what was trained (`FedAvg.uploads_of`).
+may make the uploads of clients that send no more than what was trained (`uploads_of`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import stacks_of, steps_of
+from fedray.core.stacked import shared_steps, stacks_of
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
@@ -135,12 +135,12 @@ def test_stacks_are_subtrees_of_the_additions():
 )
 def test_whole_batches_are_computed_together_and_last_ones_by_size(sizes, expected):
     """Batches of 8; the first client of each step, and the one after the last."""
-    steps = [*steps_of(sizes, 8, 2, counts_steps=False)]
+    steps = [*shared_steps(sizes, 8, 2, counts_steps=False)]
     assert steps == [(slice(*pair), epoch) for epoch in (0, 1) for pair in expected]
 
 
 def test_clients_with_equal_numbers_of_steps_are_together_if_the_optimiser_counts_them():
-    steps = [*steps_of([[4, 4], [4]], 4, 2, counts_steps=True)]
+    steps = [*shared_steps([[4, 4], [4]], 4, 2, counts_steps=True)]
     expected = [(0, 2), (0, 1)], [(0, 1), (1, 2), (0, 1)]
     assert steps == [(slice(*pair), n) for n, epoch in enumerate(expected) for pair in epoch]
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import pytest
+from tensors import CPU
 
 from fedray.errors import UserError
 from fedray.runtime.printing import (
@@ -164,7 +165,7 @@ class Answering(Worker):
     """A worker without an experiment."""
 
     def __init__(self) -> None:
-        self._output = Output("worker 0")
+        self._output, self._device = Output("worker 0"), CPU
 
     def _runtime(self, experiment, files):
         print("before")
