@@ -155,6 +155,12 @@ class Samples:
         return Batch(self.kind.of(stored), labels, positions)
 
 
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of an optimiser."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
 class Skeleton:
     """A model of one architecture on its device, into which clients' weights are loaded.
 
@@ -189,8 +195,7 @@ class Skeleton:
             self._optimizer = config.optimizer, made
         made = self._optimizer[1]
         made.state.clear()
-        for group in made.param_groups:
-            group["lr"] = config.lr
+        set_lr(made, config.lr)
         return made
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import Batch, Client, TrainingConfig
+from fedray.core.client import Batch, Client, TrainingConfig, set_lr
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
@@ -105,36 +105,45 @@ def fit(
     optimizer = client.skeleton.optimizer(config, [*local.extra.values()])
     sizes = batch_sizes(client.train.index.size, config)
     losses: list[Tensor] = []
+
+    def take_step(batch: Batch) -> Tensor:
+        optimizer.zero_grad()
+        value = loss(batch)
+        check_scalar(value)
+        value.backward()  # type: ignore[no-untyped-call]
+        if before_step is not None:
+            before_step()
+        if config.clip_grad_norm is not None:
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            clip_grad_norm_(trained, config.clip_grad_norm)
+        optimizer.step()
+        return value
+
     with only_trainable(local.model, local.trainable, local.extra.values()):
         for batch in _batches(client, sizes):
             if decay is not None:
-                for group in optimizer.param_groups:
-                    group["lr"] = config.lr * decay(len(losses) / (config.epochs * len(sizes)))
+                lr = config.lr * decay(len(losses) / (config.epochs * len(sizes)))
+                set_lr(optimizer, lr)
             for _ in range(repeat):
-                optimizer.zero_grad()
-                value = loss(batch)
-                check_scalar(value)
-                value.backward()  # type: ignore[no-untyped-call]
-                if before_step is not None:
-                    before_step()
-                if config.clip_grad_norm is not None:
-                    groups = optimizer.param_groups
-                    trained = [p for group in groups for p in group["params"]]
-                    clip_grad_norm_(trained, config.clip_grad_norm)
-                optimizer.step()
+                value = take_step(batch)
             if after_batch is not None:
                 after_batch()
             losses.append(value.detach())
-    total, weights = torch.zeros((), device=client.device), 0.0
-    for value, size in zip(losses[-len(sizes) :], sizes, strict=True):  # of the last epoch
-        total += value * (size / sizes[0])
-        weights += size / sizes[0]
-    mean = float(total) / (weights or 1)
+    mean = _mean_loss(losses[-len(sizes) :], sizes, client.device)  # of the last epoch
     if not math.isfinite(mean):
         raise diverged(mean, config)
     client.train_losses.append(mean)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
+
+
+def _mean_loss(losses: Sequence[Tensor], sizes: Sequence[int], device: torch.device) -> float:
+    """Return the mean loss over the images of batches of these sizes."""
+    total, weights = torch.zeros((), device=device), 0.0
+    for value, size in zip(losses, sizes, strict=True):
+        total += value * (size / sizes[0])
+        weights += size / sizes[0]
+    return float(total) / (weights or 1)
 
 
 def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:

@@ -76,11 +76,7 @@ def stacked_steps(
                 ended |= _train_together(runtime, group)
             seconds = (time.perf_counter() - start) / len(members)
             for client, state, _ in members:
-                one, trained, work, upload = ended[client]
-                if upload is None:
-                    yield _finish(runtime, one, trained, work, tally, seconds)
-                else:
-                    yield Stepped(one.call, upload, state, work, seconds)
+                yield _finish(runtime, ended[client], state, tally, seconds)
         except (Exception, SystemExit) as error:
             raise runtime.blame(error, STACKED_STEP, round_, client) from None
         if generators(runtime.device) != drawn:  # which the clients of a stack would share
@@ -166,19 +162,24 @@ def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> dict[int, 
 
 def _finish(
     runtime: StepContexts,
-    begun: Begun,
-    trained: core.Trained | Exception,
-    work: Tallied,
+    ended: Ended,
+    state: core.ClientState | None,
     tally: Tally,
     seconds: float,
 ) -> Stepped:
-    """Finish a client's step on its architecture's model, which gets its trained weights."""
+    """Finish a client's step on its architecture's model, which gets its trained weights.
+
+    If its upload is made already, the client keeps its state.
+    """
+    begun, trained, work, made = ended
+    if made is not None:
+        return Stepped(begun.call, made, state, work, seconds)
     method, context = runtime.assembly.algorithm, begun.call.client
     assert isinstance(method, core.LocalTraining)
     if isinstance(trained, Exception):
         raise trained
     context.skeleton.overwrite(trained.tensors)
     with of_clients(context.id):
-        upload, state = method.finish(begun.local, trained)
+        upload, after = method.finish(begun.local, trained)
     work = work.then(tally.take())
-    return runtime.stepped(begun.call, upload, state, begun.given, work, seconds)
+    return runtime.stepped(begun.call, upload, after, begun.given, work, seconds)
