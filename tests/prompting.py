@@ -105,6 +105,7 @@ class Alone(Exchange):
         method = getattr(self._assembly.algorithm, step)
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
+            reply = (getattr(method, "up", None) or self._assembly.algorithm.up)(**reply)
             reply, traffic = gate.up(
                 reply, Call(self._assembly.algorithm, step, self._client, sent)
             )
@@ -121,11 +122,12 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     up = _untrained_upload(algorithm, client, received)
     traffic_up = Traffic()
     if up is not None:
+        up = algorithm.up(**up)
         traffic_up = gate.up(up, Call(algorithm, "client_update", client, received))[1]
     return traffic_down, traffic_up
 
 
-def _untrained_upload(algorithm: Algorithm, client: Client, down: Payload | None) -> Payload | None:
+def _untrained_upload(algorithm: Algorithm, client: Client, down: Payload | None) -> Any:
     if not isinstance(algorithm, LocalTraining):
         return None
     local = algorithm.begin(client, algorithm.init_client(client), down)
