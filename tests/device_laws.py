@@ -58,16 +58,14 @@ def count_steps(experiment: Experiment) -> StepCounts:
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
     counts, batches = StepCounts(), training._batches
 
-    def counted(
-        client: Client, sizes: Sequence[int], repeat: int
-    ) -> Iterator[tuple[int, Batch, bool]]:
-        last, before = -1, Counter[str]()
-        for epoch, batch, is_last in batches(client, sizes, repeat):
-            yield epoch, batch, is_last
-            if epoch == last:  # skip the first batch, which may do one-off work
+    def counted(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:
+        before = Counter[str]()
+        for number, batch in enumerate(batches(client, sizes)):
+            yield batch
+            if number % len(sizes):  # skip an epoch's first batch, which may do one-off work
                 counts.batches += 1
                 counts.inside.update(COUNTS - before)
-            last, before = epoch, Counter(COUNTS)
+            before = Counter(COUNTS)
 
     @contextmanager
     def step(name: str, clients: int) -> Iterator[None]:

@@ -70,7 +70,7 @@ def test_files_outside_the_package_add_what_they_show(tmp_path):
     folder.mkdir()
     for name, text in zip(names, shown.values(), strict=True):
         # the package has a fedprox already: this is somebody's own copy of it
-        text = text.replace('name = "fedprox"', 'name = "prox"')
+        text = text.replace('@method("fedprox"', '@method("prox"')
         (folder / f"{name}.py").write_text(text)
     runs = {
         "theirs": ["fedavg_digits", "algorithm={name: fedprox, mu: 0.5}", *SMALL, *IID],
