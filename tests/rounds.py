@@ -22,14 +22,14 @@ def serial(experiment: Experiment, out: Path) -> Session:
 
 
 def rounds_in(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's rounds.jsonl, without costs and checksums."""
+    """Return the rounds in a run's rounds.jsonl, without costs."""
     lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("costs", "checksum")} for line in lines]
+    return [{k: v for k, v in line.items() if k != "costs"} for line in lines if "round" in line]
 
 
 def result_in(out: Path) -> dict[str, Any]:
-    """Return a run's result.json, with its rounds as `rounds`."""
-    return {**json.loads((out / "result.json").read_text()), "rounds": rounds_in(out)}
+    """Return a run's run.json, with its rounds as `rounds`."""
+    return {**json.loads((out / "run.json").read_text()), "rounds": rounds_in(out)}
 
 
 def step_of(

@@ -40,7 +40,6 @@ LAYERS = [
     ["fingerprint", "storage"],
     ["activity", "command", "plugins", "registry"],
     ["config"],
-    ["run_config"],
     ["origins"],
     ["downloads", "weights"],
     ["data"],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedray.config import Experiment, dump_yaml, override
 from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
-from fedray.storage.json_files import checksum
 from fedray.storage.metric import Metric
 from fedray.storage.run import EarlierEnvironment, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
@@ -48,7 +48,7 @@ def write_run(
         algorithm=experiment.algorithm.name,
         config=experiment.tree(),
         seed=experiment.seed,
-        identity=checksum(experiment.model_dump_json(), data or ""),
+        identity=sha256(f"{experiment.model_dump_json()}{data}".encode()).hexdigest(),
         environment=Environment(versions or {}),
         partition_sha256=partition or f"partition-{experiment.seed}",
         data_sha256=data,

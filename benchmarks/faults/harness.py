@@ -35,8 +35,8 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "states", "config.yaml", "error.txt", "matrices.json"),
-    *("partition.json", "result.json", "rounds.jsonl", "tracking.json"),
+    *(".lock", "states", "run.json", "error.txt", "matrices.json"),
+    *("partition.json", "run.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
 

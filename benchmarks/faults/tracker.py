@@ -87,7 +87,7 @@ def _answers(port: int) -> bool:
 
 
 def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
-    """Write two trials' result.json; with `wide` they have more metrics than a request may hold."""
+    """Write two trials' run.json; with `wide` they have more metrics than a request may hold."""
     for seed, trial in enumerate(TRIALS):
         experiment = Experiment(name="digits", rounds=4, seed=seed)
         facts: Any = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "seed": seed}
@@ -142,7 +142,7 @@ def state(home: Path, name: str, count: int) -> list[TrackedRun]:
     best = {"best_objective": 0.5, "trials_finished": 2.0} if count == 6 else {}
     runs = [TrackedRun(name, name, {"search": "grid"}, {}, status, 1, metrics=best)]
     for trial in TRIALS:
-        run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["result.json"])
+        run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["run.json"])
         ended: Any = {"metrics": {"objective": 0.5}} if count == 6 else {}
         runs.append(replace(run, name=trial, parent=name, rounds=run.rounds[:count], **ended))
     return [replace(run, experiment="faults") for run in runs]
@@ -152,7 +152,7 @@ def look(home: Path, uri: str, name: str) -> str:
     """Upload what is missing; return what is wrong with the server's content, "" for nothing."""
     from mlflow import MlflowClient
 
-    before = {trial: (home / trial / "result.json").read_bytes() for trial in TRIALS}
+    before = {trial: (home / trial / "run.json").read_bytes() for trial in TRIALS}
     os.environ.update(PATIENT)
     for _ in range(2):
         Uploader(uri).send(
@@ -171,9 +171,9 @@ def look(home: Path, uri: str, name: str) -> str:
         wrong += check_points(client, child, expected(RunFolder(home / trial).read()))
         if child.data.tags.get("mlflow.parentRunId") != parent.info.run_id:
             wrong.append(f"{trial} has another parent")
-        text = Path(client.download_artifacts(child.info.run_id, "result.json")).read_bytes()
-        if not text == before[trial] == (home / trial / "result.json").read_bytes():
-            wrong.append(f"{trial}: another result.json")
+        text = Path(client.download_artifacts(child.info.run_id, "run.json")).read_bytes()
+        if not text == before[trial] == (home / trial / "run.json").read_bytes():
+            wrong.append(f"{trial}: another run.json")
     for key, (run,) in runs.items():
         if run.info.status != "FINISHED":
             wrong.append(f"{key}: {run.info.status}")

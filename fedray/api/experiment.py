@@ -78,7 +78,7 @@ class Experiment:
 
     @property
     def config(self) -> Tree:
-        """Return every key with its value, as plain data: the content of a run's `config.yaml`."""
+        """Return every key with its value, as plain data: as a run records them."""
         return self._resolved.tree()
 
     @property
@@ -169,8 +169,8 @@ class Experiment:
             raise UserError("resume=True continues the run in `out`; pass its folder as `out`")
         place = place.resolve()
         folder = RunFolder(place)
-        if not folder.config.is_file():
-            raise UserError(f"{place} has no config.yaml, so there is no run to go on with")
+        if not folder.has_run:
+            raise UserError(f"{place} has no run.json, so there is no run to go on with")
         check_unchanged(folder.path, self._resolved.plugins)
         return place
 

@@ -226,10 +226,10 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         raise UserError("--out and --resume both name the run's folder; pass only one of them")
     if request.resume:
         out = request.resume.resolve()
-        if not RunFolder(out).config.is_file():
-            raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
-        config = str(RunFolder(out).config)
-        experiment = resolve(named or config, assignments, request.plugin)
+        if not RunFolder(out).has_run:
+            raise UserError(f"--resume {out}: there is no run.json, so no run to go on with")
+        recorded = str(RunFolder(out).head)
+        experiment = resolve(named or recorded, assignments, request.plugin)
         check_experiment(RunFolder(out), experiment)
         check_unchanged(out, experiment.plugins)
         return experiment, out
@@ -263,7 +263,7 @@ def warn_if_from_start(folder: RunFolder) -> None:
     from fedray.storage.states import latest_round
 
     if latest_round(folder.states) is None:
-        check_nothing_lost(folder, folder.read() if folder.has_result else None)
+        check_nothing_lost(folder, folder.read() if folder.has_run else None)
         print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
 

@@ -110,12 +110,7 @@ def _found(folders: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Upload]]]:
             if not any(home.is_relative_to(folder) for home in homes):
                 yield folder, [_unreadable(folder, error)]
     for run in sorted(runs):
-        config = RunFolder(run).config
-        if os.path.lexists(config):
-            yield run, [Upload(str(run), partial(tracked_run, run))]
-        else:
-            lacks = UserError(f"{run} lacks {config.name}; restore it from a copy")
-            yield run, [_unreadable(run, lacks)]
+        yield run, [Upload(str(run), partial(tracked_run, run))]
 
 
 def _of_study(home: Path, *, is_going: bool) -> Sequence[Upload]:

@@ -422,7 +422,7 @@ class Experiment(Frozen):
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and MLflow, with hashes of plug-ins and raised versions.
+        """Return `tree` for run.json and MLflow, with hashes of plug-ins and raised versions.
 
         Version 1 and `YOUNGER` keys at their defaults are left out, so that older runs stay
         comparable.

@@ -6,11 +6,11 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from fedray.config import dump_yaml
 from fedray.core.payload import split_payload
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
@@ -22,11 +22,10 @@ from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
 from fedray.storage.environment import environment
-from fedray.storage.files import write_atomic
 from fedray.storage.kept_models import FIRST_DOWNLOAD, Downloads, ModelFacts, Which, pin_of
 from fedray.storage.metric import BEST
 from fedray.storage.run import Costs, Round, Run, RunInfo
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFile, RunFolder
 from fedray.storage.state_files import Written
 from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
@@ -81,26 +80,28 @@ class Records:
         )
         return self._costs
 
-    def close(self) -> None:
-        """Write the results."""
-        earlier, folder = self._earlier, self._folder
-        has_all_rounds = self.writer is None and earlier is not None and earlier.is_finished
-        if has_all_rounds and earlier is not None and not folder.is_finished:
+    def end(self) -> None:
+        """Write that the run has ended, unless an earlier process has written it."""
+        if self.writer is None and self._earlier is not None and not self._folder.is_finished:
             # the earlier process was killed after its last checkpoint
-            self.writer = RunWriter(folder, earlier.info, earlier)
+            self.writer = RunWriter(self._folder, self._folder.read_head(), self._earlier)
+        if self.writer is not None:
+            self.writer.end()
+
+    def close(self) -> None:
+        """Close the files."""
         if self.writer is not None:
             self.writer.close()
 
     def _open(self) -> RunWriter:
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
-        write_atomic(folder.config, dump_yaml(experiment.tree()))
-        folder.write_partition(self._assembly.data.manifest())
         write_copies(folder.path, experiment.plugins)
         if self._earlier is None:
             folder.error.unlink(missing_ok=True)
         else:
             info = resumed_info(info, self._earlier, folder)
-        return RunWriter(folder, info, self._earlier, self._began)
+        began = datetime.fromtimestamp(self._began, UTC)
+        return RunWriter(folder, run_file(self._assembly, info, began), self._earlier)
 
 
 class Snapshots:
@@ -166,7 +167,7 @@ class Snapshots:
     def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
         facts = {
             "identity": self._assembly.identity,
-            "rounds_checksum": writer.rounds_checksum,
+            "rounds": asdict(writer.mark),
         }
         first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
         self._has_room &= self._store.commit(self._federation.snapshot, facts, pin, first)
@@ -215,6 +216,12 @@ class Snapshots:
                 of_client.append(positions[id(down)])
             files.append(self._store.write(trees))
         return Downloads(facts, files, of_client)
+
+
+def run_file(assembly: Assembly, info: RunInfo, began: datetime | None = None) -> RunFile:
+    """Return the content of run.json."""
+    plugins, partition = assembly.experiment.tree().get("plugins", ()), assembly.data.manifest()
+    return RunFile(**vars(info), started=began, plugins=plugins, partition=partition)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

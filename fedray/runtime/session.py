@@ -70,7 +70,7 @@ class Session:
         try:
             with keep_tracebacks(self._folder), explain_server_memory(experiment, self._device):
                 check_experiment(self._folder, experiment)
-                self._before = self._folder.read() if self._folder.has_result else None
+                self._before = self._folder.read() if self._folder.has_run else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
                 if self._before is not None:
@@ -147,6 +147,8 @@ class Session:
                 self._flags.leave()
                 yield done
                 self._flags.enter()
+            snapshots.close()
+            records.end()
 
 
 @contextmanager

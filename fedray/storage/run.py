@@ -291,25 +291,16 @@ class Run:
         rounds: the rounds so far, round 0 first.
         costs: time and memory.
         started: when the run began; None if unknown.
-        checksums: checksums of the lines of rounds.jsonl; empty if the run was not read from its
-            folder.
     """
 
     info: RunInfo
     rounds: Sequence[Round] = ()
     costs: Costs = field(default_factory=Costs)
     started: datetime | None = field(default=None, compare=False)
-    checksums: Sequence[str] = field(default=(), compare=False, repr=False)
-
-    @property
-    def rounds_checksum(self) -> str:
-        """Return the checksum of all rounds: that of the last line, or the run's identity."""
-        return self.checksums[-1] if self.checksums else self.info.identity
 
     def until(self, round_: int) -> Run:
         """Return the run without the rounds after `round_`."""
-        count = sum(done.round <= round_ for done in self.rounds)
-        return replace(self, rounds=self.rounds[:count], checksums=self.checksums[:count])
+        return replace(self, rounds=[done for done in self.rounds if done.round <= round_])
 
     @property
     def done(self) -> int:

@@ -23,7 +23,7 @@ from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
 
 TUNE_ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # rounds.jsonl and MLflow have all results
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
@@ -156,7 +156,7 @@ def check_stored(study: Study) -> None:
         UserError: if such a run is damaged, or the images have changed since it finished.
     """
     for folder in map(RunFolder, study.unmeasured_folders()):
-        if not folder.has_result:
+        if not folder.has_run:
             continue
         try:
             _check_run(folder)
@@ -173,7 +173,6 @@ def check_stored(study: Study) -> None:
 def _check_run(folder: RunFolder) -> None:
     """Raise a UserError if files that a study reads or resumes are damaged."""
     folder.read()
-    folder.test_images()
     if folder.is_finished:
         return
     with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running

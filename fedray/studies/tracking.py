@@ -49,7 +49,7 @@ from fedray.tracking import (
     valid_name,
 )
 
-SMALL_ARTIFACTS = ("result.json", "rounds.jsonl")
+SMALL_ARTIFACTS = ("run.json", "rounds.jsonl")
 """Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
     "sweep": (FILE, "sweep.yaml", "trials.csv", "sweep.png", "best.yaml"),
@@ -111,11 +111,11 @@ def study_sources(
     runs = {spec.key: spec for cell, state in reversed(states) for spec in cell.all_runs(state)}
     for key, spec in runs.items():
         files = RunFolder(study.folder(key))
-        if not (files.has_result or key in study.begun) or (only_own and not is_child(study, spec)):
+        if not (files.has_run or key in study.begun) or (only_own and not is_child(study, spec)):
             continue
         run_status = _run_status(study, spec, is_going=is_going)
         read = partial(run_of, study, spec, run_status, study.begun.get(key))
-        sources.append(Upload(str(files.path), read, [files.result, files.rounds_file], run_status))
+        sources.append(Upload(str(files.path), read, [files.head, files.rounds_file], run_status))
     return sources
 
 
@@ -125,7 +125,7 @@ def _trial_sources(study: Study, *, is_going: bool) -> Iterator[Upload]:
     unfinished: RunStatus = "RUNNING" if is_going else "KILLED"
     for number, trial in result.trials.to_dict("index").items():
         folders = result.runs.loc[result.runs["trial"] == number, "folder"]
-        if trial["status"] != "pending" or any(RunFolder(run).has_result for run in folders):
+        if trial["status"] != "pending" or any(RunFolder(run).has_run for run in folders):
             read = partial(trial_run, study, result, number, unfinished)
             is_over = trial["status"] not in ("pending", "running")
             state = trial["status"], trial["seconds"], is_over or unfinished

@@ -128,7 +128,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
     experiment = unpack_experiment(trial["experiment"])
     folder.path.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.path / TRIAL_LOCK):  # another study may have begun the same run
-        done = list(folder.rounds()) if folder.has_result else []
+        done = list(folder.rounds()) if folder.has_run else []
         if folder.is_finished:
             yield _report(trial, experiment, done, at)
             return

@@ -260,7 +260,7 @@ def run_note(done: Run) -> str:
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
     lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
-    lines.append("Repeat: `python -m fedray.run config.yaml`, with the file from the artifacts.")
+    lines.append("Repeat: `python -m fedray.run run.json`, with the file from the artifacts.")
     return "\n\n".join(lines)
 
 

@@ -50,11 +50,11 @@ def tracked_run(
         status: status of the run. None: RUNNING while a process of this machine has claimed the
             folder, otherwise derived from the files.
         key: key of the run; None: the key in the folder's tracking.json.
-        planned: describes the run while it has no result.json.
+        planned: describes the run while it has no run.json.
         artifacts: names of the files to upload once the run has ended.
     """
     files = RunFolder(folder)
-    run = None if planned is not None and not files.has_result else files.read()
+    run = None if planned is not None and not files.has_run else files.read()
     info = planned if run is None else run.info
     assert info is not None
     metadata = read_metadata(folder)
@@ -69,7 +69,7 @@ def tracked_run(
         key=key,
         name=metadata.get("name") or run_name(info),
         params=params,
-        tags={**tags, FOLDER_TAG: folder.name, "mlflow.source.name": f"fedray run {files.config}"},
+        tags={**tags, FOLDER_TAG: folder.name, "mlflow.source.name": f"fedray run {files.head}"},
         status=status or folder_status(files, run),
         started_ms=started_ms(run),
         seconds=run.costs.wall_seconds if run is not None else None,

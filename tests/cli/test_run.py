@@ -69,8 +69,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
     assert main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
     files = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert files >= {
-        "config.yaml",
-        "result.json",
+        "run.json",
         "partition.json",
         "states",
     }
@@ -83,7 +82,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
         "lambda": 2,
         "proto_agg": "weighted",
     }
-    config = read_mapping(out / "config.yaml")  # with the defaults of later keys
+    config = read_mapping(out / "run.json")  # with the defaults of later keys
     for key, default in YOUNGER.items():
         *above, last = key.split(".")
         assert reduce(getitem, above, config).pop(last) == default
@@ -129,7 +128,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
 def test_the_config_it_leaves_is_the_experiment(tmp_path):
     out = tmp_path / "out"
     main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
-    resolved, result = resolve(str(out / "config.yaml")), result_of(out)
+    resolved, result = resolve(str(out / "run.json")), result_of(out)
     assert resolved.identity(result["data_sha256"]) == result["identity"]
     assert resolved.identity() != resolve(QUICK[0], QUICK[1:]).identity()
 
@@ -189,7 +188,7 @@ def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes):
     assert sent.params["data.clients"] == "3"
     assert sent.tags["partition_sha256"] == result_of(out)["partition_sha256"]
     files = {path.name for path, _ in sent.files if path.exists()}
-    assert {"config.yaml", "result.json", "partition.json"} <= files
+    assert {"run.json", "partition.json"} <= files
 
 
 def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
@@ -269,7 +268,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
 def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     assert main([*QUICK, "--out", str(out), *SERIAL]) == 0
-    before = (out / "result.json").read_text()
+    before = (out / "run.json").read_text()
     monkeypatch.setattr("fedray.storage.claim.LOCK_SECONDS", 0.1)
     other = (
         "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
@@ -283,7 +282,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
         assert main(["--resume", str(out), *SERIAL]) == 2
         process.stdin.close()
     assert "another process is running in" in capsys.readouterr().err
-    assert (out / "result.json").read_text() == before
+    assert (out / "run.json").read_text() == before
     assert main(["--resume", str(out), *SERIAL]) == 0
 
 
@@ -312,7 +311,7 @@ def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early
 
 @pytest.mark.parametrize("words", [[], ["fedavg_digits", "lr"], ["fedavg_digits", "--out", "OUT"]])
 def test_mistakes_that_need_no_pytorch_are_refused_before_ray_starts(monkeypatch, tmp_path, words):
-    (tmp_path / "config.yaml").write_text("name: done\n")
+    (tmp_path / "run.json").write_text("name: done\n")
     words = [str(tmp_path) if word == "OUT" else word for word in words]
     calls: list[str] = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -59,11 +59,11 @@ def go_on(out) -> int:
     return run.main(["--resume", str(out), "--executor", "serial", "--no-track"])
 
 
-def test_killed_after_the_last_checkpoint_result_json_is_completed(small, tmp_path, monkeypatch):
+def test_killed_after_the_last_checkpoint_the_end_is_written(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "close", lambda self, **_: None)  # what a kill leaves undone
+        patched.setattr(RunWriter, "end", lambda self: None)  # what a kill leaves undone
         serially(small.experiment(), tmp_path)
-    assert (RunFolder(tmp_path).read_head().done, RunFolder(tmp_path).is_finished) == (-1, False)
+    assert not RunFolder(tmp_path).is_finished
     assert serially(small.experiment(), tmp_path) == []
     assert_same(tmp_path, small.undisturbed())
     assert RunFolder(tmp_path).is_finished
@@ -158,7 +158,7 @@ def test_a_checkpoint_every_other_round(small, tmp_path):
 
 def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys, monkeypatch):
     serially(small.experiment(), tmp_path)
-    before = (tmp_path / "result.json").read_bytes()
+    before = (tmp_path / "run.json").read_bytes()
     assert serially(small.experiment(), tmp_path) == []
     monkeypatch.setattr(cluster, "connect", lambda *_: pytest.fail("Ray starts for nothing"))
     assert run.main(["--resume", str(tmp_path), "--no-track"]) == 0
@@ -166,7 +166,7 @@ def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys, monkeypa
     assert f"the run in {tmp_path} has finished: nothing is left to run" in printed.out
     assert "best" in printed.out
     assert "starting" not in printed.out + printed.err
-    assert (tmp_path / "result.json").read_bytes() == before
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_resumed_with_keys_that_change_no_number(small, tmp_path):

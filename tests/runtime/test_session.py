@@ -21,14 +21,14 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
+from fedray.runtime.observers import Records
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session
 from fedray.storage import states
 from fedray.storage.environment import environment
 from fedray.storage.run import Costs, EarlierEnvironment
-from fedray.storage.run_folder import ResultFile, RunFolder
+from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import latest_round
-from fedray.storage.writer import RunWriter
 from fedray.studies.ready import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
@@ -48,14 +48,15 @@ def interrupted(out: Path, *assignments: str) -> RunFolder:
 
 
 def rewritten(folder: RunFolder, **info: Any) -> None:
-    """Write other facts into result.json, with the checksum that belongs to them."""
+    """Write other facts into run.json."""
     folder.write_head(replace(folder.read_head(), **info))
 
 
-def test_costs_go_on_where_the_run_stopped(tmp_path):
-    folder = interrupted(tmp_path)
-    before = replace(folder.read(), costs=Costs(1000.0, 77.0, 2**50, 2**30))
-    RunWriter(folder, before.info, before).close()
+def test_costs_go_on_where_the_run_stopped(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        costs = Costs(1000.0, 77.0, 2**50, 2**30)
+        patched.setattr(Records, "costs", lambda self, done, device_bytes: costs)
+        folder = interrupted(tmp_path)
     assert [done.round for done in session(tmp_path).rounds()] == [2, 3]
     costs = folder.read().costs
     assert 1000 < costs.wall_seconds < 1500
@@ -149,14 +150,13 @@ def lose_the_pointer(folder: RunFolder) -> None:
 def test_a_lost_checkpoint_is_a_question_whose_answer_is_a_new_beginning(tmp_path, capsys, lose):
     folder = interrupted(tmp_path)
     lose(folder)
-    before = folder.result.read_bytes()
+    before = folder.head.read_bytes()
     assert go_on(tmp_path) == 2
     printed = capsys.readouterr().err
     assert "has rounds up to 1 but no checkpoint" in printed
-    assert "to restart at round 0, remove result.json and rounds.jsonl" in printed
+    assert "to restart at round 0, remove rounds.jsonl" in printed
     assert printed.count("\n") == 1
-    assert folder.result.read_bytes() == before
-    folder.result.unlink()
+    assert folder.head.read_bytes() == before
     folder.rounds_file.unlink()
     assert go_on(tmp_path) == 0
     assert folder.read().done == 3
@@ -167,7 +167,7 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
     rounds = asked.rounds()
     assert [next(rounds).round, next(rounds).round] == [0, 1]
     asked._states.wait()
-    shutil.copytree(tmp_path / "run", killed)  # its result.json has not all rounds yet
+    shutil.copytree(tmp_path / "run", killed)  # its run.json has not all rounds yet
     rounds.close()
     RunFolder(killed).matrices.write_text("[]")
     before = contents(killed)
@@ -193,7 +193,6 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys):
 def test_a_run_killed_between_its_first_files_begins_anew(tmp_path, capsys, begun):
     folder = interrupted(tmp_path)
     lose_all(folder)
-    folder.result.unlink()
     folder.rounds_file.write_text(begun)
     assert go_on(tmp_path) == 0
     assert "the run begins at round 0" in capsys.readouterr().out
@@ -202,10 +201,9 @@ def test_a_run_killed_between_its_first_files_begins_anew(tmp_path, capsys, begu
 
 def test_rounds_without_their_result_are_a_question(tmp_path, capsys):
     folder = interrupted(tmp_path)
-    lose_all(folder)
-    folder.result.unlink()
+    folder.head.unlink()
     assert go_on(tmp_path) == 2
-    assert "result.json is missing; restore it from a copy" in capsys.readouterr().err
+    assert "there is no run.json" in capsys.readouterr().err
 
 
 def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
@@ -219,7 +217,7 @@ def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
 
 
 def less(folder: RunFolder) -> None:
-    """Edit a round, with the checksums that belong to it."""
+    """Edit a round."""
     run = folder.read()
     edited = replace(run.rounds[1], metrics={**run.rounds[1].metrics, "local_accuracy": 0.99})
     folder.write(replace(run, rounds=[run.rounds[0], edited]))
@@ -227,15 +225,13 @@ def less(folder: RunFolder) -> None:
 
 def without_one(folder: RunFolder) -> None:
     """Leave the lines up to the round before the checkpoint's."""
-    run = folder.read().until(0)
-    folder.cut_rounds(1)
-    folder.write_head(ResultFile.of(run))
+    folder.write(folder.read().until(0))
 
 
 def of_a_twin(folder: RunFolder) -> None:
     """The rounds of another run of the same experiment."""
     twin = interrupted(folder.path / "twin")
-    for name in ("result.json", "rounds.jsonl"):
+    for name in ("run.json", "rounds.jsonl"):
         shutil.copy(twin.path / name, folder.path / name)
 
 
@@ -243,30 +239,20 @@ def of_a_twin(folder: RunFolder) -> None:
 def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
     folder = interrupted(tmp_path)
     change(folder)
-    with pytest.raises(UserError, match="lacks round 1, which the checkpoint says was done"):
+    with pytest.raises(UserError, match=r"rounds\.jsonl do not match its checkpoint of round 1"):
         list(session(tmp_path).rounds())
 
 
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every):
     folder = interrupted(tmp_path, f"checkpoint_every={every}")
-    whole = folder.read()
-    rewritten(folder, partition_sha256="f" * 64)
+    whole = folder.read_head()
+    rewritten(folder, partition={**whole.partition, "sha256": "f" * 64})
     with pytest.raises(UserError, match=r"the partition has changed .*ffffffffffff, now"):
         session(tmp_path, f"checkpoint_every={every}")
-    folder.write(replace(whole, info=replace(whole.info, identity="f" * 64)))
-    other = "belongs to another experiment|lacks round 1, which the checkpoint says was done"
-    with pytest.raises(UserError, match=other):
+    folder.write_head(replace(whole, identity="f" * 64))
+    with pytest.raises(UserError, match="has another identity than its settings"):
         session(tmp_path, f"checkpoint_every={every}")
-
-
-def test_a_damaged_partition_is_written_anew(tmp_path):
-    folder = interrupted(tmp_path, "rounds=4")
-    whole = folder.partition.read_bytes()
-    for content in (b"{}", whole[:-9], whole.replace(b"1", b"2", 1)):
-        folder.partition.write_bytes(content)
-        next(session(tmp_path, "rounds=4").rounds())
-        assert folder.partition.read_bytes() == whole
 
 
 # --- the folder is claimed before anything is computed ------------------------------------------

@@ -29,9 +29,9 @@ def test_what_was_there_and_what_was_written_stays(tmp_path):
     assert [path.name for path in (tmp_path / "there").iterdir()] == [".lock"]
     held = FolderClaim(RunFolder(tmp_path / "new"))
     held.acquire()
-    (tmp_path / "new" / "config.yaml").write_text("seed: 0")
+    (tmp_path / "new" / "run.json").write_text("seed: 0")
     held.release()
-    assert (tmp_path / "new" / "config.yaml").exists()
+    assert (tmp_path / "new" / "run.json").exists()
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
@@ -107,9 +107,9 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path, make, reason):
 
 
 def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path):
-    stale = [".result.json.12345.tmp", ".12345.tmp.result.json"]
-    for name in [*stale, "mine.tmp", ".hidden", "result.json"]:
+    stale = [".run.json.12345.tmp", ".12345.tmp.run.json"]
+    for name in [*stale, "mine.tmp", ".hidden", "run.json"]:
         (tmp_path / name).write_text("")
     prove_writable(RunFolder(tmp_path))
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert left - {".lock"} == {"mine.tmp", ".hidden", "result.json"}
+    assert left - {".lock"} == {"mine.tmp", ".hidden", "run.json"}

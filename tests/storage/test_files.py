@@ -45,7 +45,7 @@ def test_default_cache_folder(monkeypatch):
 
 @pytest.mark.parametrize("broken", ["open", "write", "fsync", "replace"])
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, broken):
-    path = tmp_path / "result.json"
+    path = tmp_path / "run.json"
     write_atomic(path, "before")
 
     def fail(*_, **__):
@@ -76,13 +76,13 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, bro
     with pytest.raises(OSError, match="No space left"):
         write_atomic(path, "after " * 1000)
     monkeypatch.undo()
-    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
     assert path.read_text() == "before"
 
 
 def test_a_number_that_is_none_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
-        write_json(tmp_path / "result.json", {"loss": float("nan")})
+        write_json(tmp_path / "run.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
         reserve(tmp_path / "file" / "mine")
 
 
-@pytest.mark.parametrize("left", [None, ".lock", "result.json"])
+@pytest.mark.parametrize("left", [None, ".lock", "run.json"])
 def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     folder = reserve(results_home() / "runs" / "mine")
@@ -116,7 +116,7 @@ def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
         (folder / left).write_text("")
     with pytest.raises(UserError), discard_if_empty(folder):
         raise UserError("refused")
-    assert folder.exists() == (left == "result.json")
+    assert folder.exists() == (left == "run.json")
     assert (tmp_path / "results" / "runs").exists() == folder.exists()
     assert (tmp_path / "results").exists()
 

@@ -265,7 +265,7 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
 @pytest.mark.parametrize(
     ("name", "rounds"),
     [
-        *product(["rounds.jsonl", "result.json", "partition.json"], [1, 2]),
+        *product(["rounds.jsonl", "run.json", "partition.json"], [1, 2]),
         ("states/head.json", 1),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     assert main(["tiny", "--no-track"]) == 2
     error = capsys.readouterr().err
     assert str(file) in error
-    assert f"remove {run.folder}" in error or name == "result.json"
+    assert f"remove {run.folder}" in error or name == "run.json"
     assert error.count("\n") == 1
     assert not (here / "results" / "tiny").exists()
     shutil.rmtree(run.folder)

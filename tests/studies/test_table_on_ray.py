@@ -153,4 +153,4 @@ def rounds_there(here: Path) -> int:
     return sum(
         len(file.read_bytes().splitlines())
         for file in (here / "killed").glob("store/*/rounds.jsonl")
-    ) + 5 * len(list((here / "killed").glob("store/*/result.json")))
+    ) + 5 * len(list((here / "killed").glob("store/*/run.json")))

@@ -23,7 +23,7 @@ from fedray.cli.upload import upload
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.storage.claim import FolderClaim
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFile, RunFolder
 from fedray.storage.writer import RunWriter
 from fedray.tracking import (
     Store,
@@ -81,7 +81,7 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     assert held.history(run, "accuracy/local_accuracy") == accuracy
     assert held.history(run, "traffic/total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
     held.assert_every_metric_once_per_round(run, range(4))
-    names = ("config.yaml", "partition.json", "per_client.json", "result.json", "rounds.jsonl")
+    names = ("per_client.json", "run.json", "rounds.jsonl")
     assert held.artifacts(run) == set(names)
     assert json.loads(held.artifact(run, "per_client.json"))["per_client"]["rounds"] == [0, 1, 2, 3]
     (given,) = run.inputs.dataset_inputs
@@ -107,7 +107,7 @@ def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
 def test_a_run_without_a_result_is_described_by_its_plan(tmp_path: Path) -> None:
     run = tracked_run(tmp_path / "run", "FAILED", planned=make_run(1).info)
     assert (run.rounds, run.name, run.note) == ((), "fedtsp digits seed 0", "")
-    with pytest.raises(UserError, match=r"result\.json"):
+    with pytest.raises(UserError, match=r"run.json"):
         tracked_run(tmp_path / "run", "FAILED")
 
 
@@ -119,8 +119,8 @@ def test_a_folder_is_followed(tmp_path: Path, uri: str) -> None:
     result = make_run(5)
     with Following(folder, uri) as following:
         folder.mkdir()
-        (folder / "config.yaml").write_text("rounds: 5\n")
-        writer = RunWriter(RunFolder(folder), result.info)
+        (folder / "run.json").write_text("rounds: 5\n")
+        writer = RunWriter(RunFolder(folder), RunFile(**vars(result.info)))
         for done in result.rounds:
             writer.append(done, result.costs)
         wait_until(lambda: held.runs("digits"))
@@ -221,7 +221,7 @@ def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
 
 
 def damage_result(folder: Path) -> None:
-    (folder / "result.json").write_text("{")
+    (folder / "run.json").write_text("{")
 
 
 def damage_rounds(folder: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_folder_that_is_mended_is_sent(tmp_path: Path, uri: str) -> None:
         write_run(folder, make_run(1))
         assert following.end("FINISHED")
     assert Held(uri).run().info.status == "FINISHED"
-    assert "result.json" in following.said[0]
+    assert "run.json" in following.said[0]
     assert following.said[-1] == "MLflow is complete now"
 
 
@@ -532,16 +532,16 @@ def test_the_upload_command_says_what_it_did_or_what_is_wrong(
         return capsys.readouterr().err.strip()
 
     assert "none is not a folder" in message_of(tmp_path / "none")
-    assert "there is no result.json in or below" in message_of(tmp_path)
+    assert "there is no run.json in or below" in message_of(tmp_path)
     folder = write_run(tmp_path / "run", make_run(1))
     assert upload_command([str(folder), "--uri", uri]) == 0
     assert f"{folder}: added 2 rounds" in capsys.readouterr().out
     message = message_of(folder, uri=f"http://127.0.0.1:{free_port()}")
     assert "Connection refused" in message
     assert "--uri" in message
-    (folder / "result.json").write_text("{")
+    (folder / "run.json").write_text("{")
     whole = write_run(tmp_path / "whole", make_run(1))
-    assert message_of(folder, whole).startswith(f"error: {folder / 'result.json'} cannot be read")
+    assert message_of(folder, whole).startswith(f"error: {folder / 'run.json'} cannot be read")
     assert len(Held(uri).runs("digits")) == 2
 
 
@@ -620,5 +620,5 @@ def test_a_server_that_dies_and_comes_back(
     run = held.run()
     assert run.info.status == "FINISHED"
     held.assert_every_metric_once_per_round(run, range(10))
-    assert json.loads(held.artifact(run, "result.json"))["identity"] == result.info.identity
+    assert json.loads(held.artifact(run, "run.json"))["identity"] == result.info.identity
     assert (tmp_path / "kept").is_dir()

@@ -271,8 +271,7 @@ def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
         write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
     assert warnings_of(tmp_path) == [
         "fedtsp: seeds 0 and 1 were made in different environments: torch 2.6, now 2.7",
-        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which result.json "
-        "names",
+        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which run.json names",
     ]
 
 
@@ -492,13 +491,13 @@ def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["{tmp}/none"], r"none is not a folder"),
-        (["{tmp}/empty"], r"there is no result.json in or below"),
+        (["{tmp}/empty"], r"there is no run.json in or below"),
         (["{tmp}/table"], r"runs.json lists a missing run, .*/store/k; copy it from"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
-        (["{tmp}/broken"], r"result.json cannot be read"),
+        (["{tmp}/broken"], r"run.json cannot be read"),
         (
-            ["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"],
+            ["{tmp}/runs", "--out", "{tmp}/runs/a/run.json/in"],
             r"the folder .* cannot be written \(Not a directory\)",
         ),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
@@ -511,7 +510,7 @@ def test_what_the_user_can_mend_is_one_sentence(
     (tmp_path / "table").mkdir()
     write_run_list(tmp_path / "table", [tmp_path / "store" / "k"])
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "result.json").write_text("{")
+    (tmp_path / "broken" / "run.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
     assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
     printed = capsys.readouterr().err
