@@ -169,7 +169,6 @@ class Skeleton:
         parameters: its parameters.
         tensors: parameters and saved buffers by name.
         memory: the addresses of their vectors on the CPU, which the next client overwrites.
-        one: the gradient of a loss, which torch would make anew in every step.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -183,7 +182,6 @@ class Skeleton:
             name: tensor.clone() for name, tensor in model.named_buffers() if name not in saved
         }
         self.memory = [storage_of(vector) for vector in self.tensors.vectors if vector.is_cpu]
-        self.one = torch.ones((), device=next((p.device for p in self.parameters), None))
         self._optimizer: tuple[Optimizer, torch.optim.Optimizer] | None = None
 
     def optimizer(

@@ -113,7 +113,7 @@ def fit(
             optimizer.zero_grad()
             value = loss(batch)
             check_scalar(value)
-            value.backward(client.skeleton.one)  # type: ignore[no-untyped-call]
+            value.backward()  # type: ignore[no-untyped-call]
             if before_step is not None:
                 before_step()
             if config.clip_grad_norm is not None:
