@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Experiment, dump_yaml, override
+from fedray.config import Experiment, override
 from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric
@@ -67,9 +68,7 @@ def write_run(
         )
         for r, x in enumerate(accuracies)
     ]
-    files_of_run = RunFolder(folder)
-    files_of_run.write(Run(info, done))
-    files_of_run.config.write_text(dump_yaml(info.config))
+    RunFolder(folder).write(Run(info, done))
     return folder
 
 
@@ -77,3 +76,10 @@ def groups_in(folder: Path) -> dict[str, RunGroup]:
     groups, notes = group_runs(load_runs([folder]))
     assert notes == []
     return {member.label: member for member in groups}
+
+
+def write_partition(folder: Path, partition: Mapping[str, Any]) -> None:
+    """Write the assignment of images to clients into the run.json of a run."""
+    files = RunFolder(folder)
+    head = files.read_head()
+    files.write_head(replace(head, partition={"sha256": head.partition_sha256, **partition}))

@@ -35,8 +35,8 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "states", "run.json", "error.txt", "matrices.json"),
-    *("partition.json", "run.json", "rounds.jsonl", "tracking.json"),
+    *(".lock", "states", "run.json", "rounds.jsonl", "error.txt", "matrices.json"),
+    "tracking.json",
 }
 """The files that a finished run may leave."""
 

@@ -315,15 +315,6 @@ def store_home() -> Path:
     return results_home() / "store"
 
 
-def stores_of(folder: Path) -> list[Path]:
-    """Return the stores whose runs a study in `folder` may use: this user's, and those beside it.
-
-    A record in a folder of a stranger could name any other path.
-    """
-    beside = (parent / "store" for parent in folder.resolve().parents)
-    return [store_home().resolve(), *(store for store in beside if not store.is_symlink())]
-
-
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
     return expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")

@@ -265,7 +265,7 @@ class StateStore(Mapping[int, ClientState]):
             del self._files[name]
             self._open.pop(name, None)
         for path in self.folder.glob("*.safetensors"):
-            if path.name not in used and _number_of(path) < self.number:
+            if path.name not in used and 0 <= _number_of(path) < self.number:
                 with suppress(OSError):
                     path.unlink()
 

@@ -26,7 +26,7 @@ from fedray.storage.run import MEASURED_SECONDS, Round
 from fedray.storage.states import StateStore, latest_round
 from fedray.trees import leaves
 
-MEASURED = ("environment", "started")
+MEASURED = ("costs", "environment", "started")
 
 
 class Small:

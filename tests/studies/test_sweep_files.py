@@ -265,7 +265,7 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
 @pytest.mark.parametrize(
     ("name", "rounds"),
     [
-        *product(["rounds.jsonl", "run.json", "partition.json"], [1, 2]),
+        *product(["rounds.jsonl", "run.json"], [1, 2]),
         ("states/head.json", 1),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from commands import report as main
 from PIL import Image
 from rich.console import Console
-from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
+from written_runs import ACCURACY, LOSS, Tree, groups_in, write_partition, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
@@ -345,7 +345,7 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
     RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
     partition = {"class_names": ["cat", "dog"], "histogram": [[3, 0], [1, 4]]}
-    RunFolder(first).write_partition(partition)
+    write_partition(first, partition)
 
     assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
     printed = capsys.readouterr().out
@@ -675,11 +675,11 @@ def test_every_phase_of_a_partition_is_drawn_and_newcomers_are_named(tmp_path: P
         write_run(tmp_path / "twice", [0.1, 0.2, 0.3], {"seed": 3}, partition="evolving"),
     ]
     for folder, partition in zip(runs, (tree, tree | later, tree), strict=True):
-        RunFolder(folder).write_partition(partition)
+        write_partition(folder, partition)
     drawn = list(draw_partitions(list(groups_in(tmp_path).values())))
     assert len(drawn) == 2  # the same partition once
     with Image.open(BytesIO(drawn[0][1])) as one, Image.open(BytesIO(drawn[1][1])) as both:
         assert max(one.height, both.height) > 1.8 * min(one.height, both.height)
-    RunFolder(runs[0]).write_partition({"class_names": ["cat"], "histogram": "none"})
+    write_partition(runs[0], {"class_names": ["cat"], "histogram": "none"})
     with pytest.raises(UserError, match="it has no histogram"):
         list(draw_partitions(list(groups_in(tmp_path).values())))
