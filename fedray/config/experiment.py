@@ -322,9 +322,6 @@ class KeepConfig(Frozen):
     models: Literal["best", "last", "none"] | None = None
     """Models to save: best (of the best round, see `report.select`, and of the last round), last,
     or none. None: best for a single run, none in sweeps and tables."""
-    max_gb: float = Field(2.0, gt=0, le=1e6)
-    """Maximal size of the models of one round in GB (10^9 bytes); larger models are not saved, with
-    a warning."""
 
 
 class Experiment(Frozen):

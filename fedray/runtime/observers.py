@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -30,8 +29,6 @@ from fedray.storage.state_files import Written
 from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
 from fedray.trees import Snapshot, StateTree
-
-log = logging.getLogger(__name__)
 
 
 class Records:
@@ -127,7 +124,6 @@ class Snapshots:
         self._records = records
         self._usual = usual
         self._keep = assembly.experiment.keep.models or usual
-        self._has_room = True
 
     def resume(self, snapshot: Snapshot, earlier: Run) -> None:
         """Keep the models of the best round so far if `keep.models=best` was not set before.
@@ -162,7 +158,7 @@ class Snapshots:
         elif self._keep != "none" and is_over:
             which = "last"
         if is_due or which:
-            self._commit(writer, self._pin(which, done) if which and self._has_room else None)
+            self._commit(writer, self._pin(which, done) if which else None)
 
     def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
         facts = {
@@ -170,13 +166,7 @@ class Snapshots:
             "rounds": asdict(writer.mark),
         }
         first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
-        self._has_room &= self._store.commit(self._federation.snapshot, facts, pin, first)
-        if pin is not None and not self._has_room:
-            log.warning(
-                "the models of one round take more than keep.max_gb=%g GB, so they are not saved; "
-                "raise keep.max_gb, or set keep.models=none",
-                pin.max_bytes / 1e9,
-            )
+        self._store.commit(self._federation.snapshot, facts, pin, first)
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete."""
@@ -197,8 +187,7 @@ class Snapshots:
             is_global=has_global_model(algorithm, server),
         )
         alone = which == "best" or self._keep == "last"
-        most_bytes = experiment.keep.max_gb * 1e9
-        return pin_of(which, facts, self._downloads(), most_bytes, alone=alone)
+        return pin_of(which, facts, self._downloads(), alone=alone)
 
     def _downloads(self) -> Downloads:
         """Return the downloads with which all clients are tested; shared ones are stored once."""

@@ -65,9 +65,7 @@ class Downloads:
     of_client: Sequence[int | None]
 
 
-def pin_of(
-    which: Which, facts: ModelFacts, downloads: Downloads, max_bytes: float, *, alone: bool
-) -> Pin:
+def pin_of(which: Which, facts: ModelFacts, downloads: Downloads, *, alone: bool) -> Pin:
     """Return the pin that keeps the models of a round; `alone` removes all other models."""
     return Pin(
         name=which,
@@ -78,7 +76,6 @@ def pin_of(
         },
         files=downloads.files,
         replaces=[name for name in WHICH if alone and name != which],
-        max_bytes=max_bytes,
     )
 
 

@@ -114,14 +114,12 @@ class Pin(NamedTuple):
         facts: JSON values.
         files: files with further trees, under negative numbers.
         replaces: the names of pointers that are removed.
-        max_bytes: maximal size of all trees; a larger pin is not made.
     """
 
     name: str
     facts: Mapping[str, Any]
     files: Sequence[Written]
     replaces: Sequence[str]
-    max_bytes: float
 
 
 class Checkpoint(NamedTuple):
@@ -284,7 +282,7 @@ class StateStore(Mapping[int, ClientState]):
         facts: Mapping[str, Any],
         pin: Pin | None = None,
         before: Callable[[], object] = lambda: None,
-    ) -> bool:
+    ) -> None:
         """Begin to make all states the checkpoint of a round.
 
         The files are written in a thread; the first commit is complete on return, since a run
@@ -295,13 +293,9 @@ class StateStore(Mapping[int, ClientState]):
             facts: further JSON values.
             pin: a further pointer to this commit.
             before: called in the thread before anything is written.
-
-        Returns:
-            False if the pin would take more bytes than allowed; earlier pins are then removed.
         """
         self.wait()
         self._tidy([file.name for file in pin.files] if pin else [])
-        has_room = pin is None or self._pinned_bytes(pin) <= pin.max_bytes
         self._saving = dict(self._new)
         trees = {client: vars(state) for client, state in self._saving.items()}
         trees[SERVER] = map_blocks(_copied, snapshot.server)
@@ -311,11 +305,10 @@ class StateStore(Mapping[int, ClientState]):
         for client, name in self._where.items():
             clients.setdefault(name, []).append(client)
         files = {n: self._files[n]._replace(keys=tuple(of)) for n, of in clients.items()}
-        work = path, trees, Commit(self.folder, facts, files), pin, has_room, before
+        work = path, trees, Commit(self.folder, facts, files), pin, before
         self._writing = self._thread.submit(self._write, *work)
         if not self._named:
             self.wait()
-        return has_room
 
     def _write(
         self,
@@ -323,7 +316,6 @@ class StateStore(Mapping[int, ClientState]):
         trees: Mapping[int, StateTree],
         commit: Commit,
         pin: Pin | None,
-        has_room: bool,
         before: Callable[[], object],
     ) -> Written:
         """Write a commit's file, and then its pointers, the one to resume from last."""
@@ -334,11 +326,11 @@ class StateStore(Mapping[int, ClientState]):
         for name in (files.keys() | pinned.keys()) - self._named.get(HEAD, set()):
             sync(self.folder / name)
         sync(self.folder)
-        if pin is not None and has_room:
+        if pin is not None:
             self._point(pin.name, Commit(self.folder, pin.facts, pinned))
         self._point(HEAD, replace(commit, files=files))
         if pin is not None:
-            self._unpin(*pin.replaces, *([] if has_room else [pin.name]))
+            self._unpin(*pin.replaces)
         return written
 
     def _point(self, name: str, commit: Commit) -> None:
@@ -350,11 +342,6 @@ class StateStore(Mapping[int, ClientState]):
         for name in names:
             (self.folder / f"{name}.json").unlink(missing_ok=True)
             self._named.pop(name, None)
-
-    def _pinned_bytes(self, pin: Pin) -> int:
-        new = (leaves(vars(state)) for state in self._new.values())
-        in_memory: int = sum(tensor.nbytes for of_state in new for _, tensor in of_state)
-        return in_memory + self._live_bytes().total() + sum(file.size for file in pin.files)
 
     def wait(self) -> None:
         """Wait until the commit that was begun is complete.
@@ -382,13 +369,8 @@ class StateStore(Mapping[int, ClientState]):
         Raises:
             UserError: if another experiment wrote the commit, or a file is damaged or missing.
         """
-        self._forget()
-        names = [path.stem for path in sorted(self.folder.glob("[!.]*.json"))]
-        commits = {name: Commit.read(self.folder, name) for name in names}
-        self._named = {name: set(commit.files) for name, commit in commits.items() if commit}
-        numbers = [_number_of(path) for path in self.folder.glob("*.safetensors")]
-        self.number = max(numbers, default=-1) + 1
-        for commit in filter(None, commits.values()):
+        commits = self._read_pointers()
+        for commit in commits.values():
             for name in commit.files:
                 commit.file(name)
         head = commits.get(HEAD)
@@ -404,6 +386,17 @@ class StateStore(Mapping[int, ClientState]):
         self._where = {key: n for n, entry in head.files.items() for key in entry.keys if key >= 0}
         return Checkpoint(Snapshot(head.facts["round"], server), self, head.facts)
 
+    def _read_pointers(self) -> dict[str, Commit]:
+        """Begin with what the pointers name, and return their commits by the pointer's name."""
+        self._forget()
+        names = [path.stem for path in sorted(self.folder.glob("[!.]*.json"))]
+        commits = {name: Commit.read(self.folder, name) for name in names}
+        found = {name: commit for name, commit in commits.items() if commit is not None}
+        self._named = {name: set(commit.files) for name, commit in found.items()}
+        numbers = [_number_of(path) for path in self.folder.glob("*.safetensors")]
+        self.number = max(numbers, default=-1) + 1
+        return found
+
     def tidy(self) -> None:
         """Remove files that no pointer names, and the folder if it is empty."""
         if self.folder.is_dir():
@@ -415,7 +408,7 @@ class StateStore(Mapping[int, ClientState]):
     def clear(self) -> None:
         """Remove the checkpoint, but not the pins."""
         self._unpin(HEAD)
-        self.load()
+        self._read_pointers()
         self.tidy()
 
 

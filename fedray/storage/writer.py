@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from fedray.storage.files import sync
-from fedray.storage.run import Costs, Round, Run, Summary
+from fedray.storage.metric import HEADLINE, VALIDATION
+from fedray.storage.run import Costs, Round, Run
 from fedray.storage.run_folder import Mark, RunFile, RunFolder, end_line, round_line
 
 
@@ -22,6 +23,9 @@ class RunWriter:
         head: the content of run.json.
         earlier: the interrupted run to continue, cut to the rounds of its checkpoint; later rounds
             are removed from the file.
+
+    Attributes:
+        best: the best round so far; None if no images select it, or no round was evaluated.
     """
 
     def __init__(self, folder: RunFolder, head: RunFile, earlier: Run | None = None) -> None:
@@ -29,7 +33,9 @@ class RunWriter:
         started = earlier.started or head.started or datetime.now(UTC)
         self._folder, self._head = folder, replace(head, started=started)
         self._analyses = folder.first_analyses(earlier.done) if earlier.rounds else None
-        self._best = earlier.best
+        self._chooser = HEADLINE if head.select == "test" else f"{VALIDATION}{HEADLINE}"
+        self.best = earlier.best_round(HEADLINE)
+        self._most = None if self.best is None else earlier.curve(self._chooser)[self.best]
         folder.write_head(self._head)
         kept = folder.mark(len(earlier.rounds))
         self._file = folder.rounds_file.open("a+b", buffering=0)
@@ -49,8 +55,9 @@ class RunWriter:
         if round_.matrices:
             self._analyses = self._folder.write_matrices(round_, self._analyses)
         self._write(line)
-        if evaluated := Summary.of(round_):
-            self._best = evaluated.better(self._best, self._head.select)
+        value = round_.metrics.get(self._chooser)
+        if round_.round and value is not None and (self._most is None or value > self._most):
+            self.best, self._most = round_.round, value
 
     def _write(self, line: str) -> None:
         before, rest = os.fstat(self._file.fileno()).st_size, line.encode()
@@ -67,11 +74,6 @@ class RunWriter:
         """Return the place after the last round, for the checkpoint."""
         size = os.fstat(self._file.fileno()).st_size
         return Mark(size, self._digest.hexdigest())
-
-    @property
-    def best(self) -> int | None:
-        """Return the best round so far; None if no images select it, or no round was evaluated."""
-        return None if self._best is None else self._best.round
 
     @property
     def descriptor(self) -> int:

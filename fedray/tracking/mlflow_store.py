@@ -30,7 +30,7 @@ from filelock import FileLock
 from fedray.errors import UserError, one_line
 from fedray.markdown import escape_html
 from fedray.masking import mask
-from fedray.storage.files import cache_folder, is_at_size_limit, node_lock, remedy_of
+from fedray.storage.files import cache_folder, node_lock, remedy_of
 from fedray.tracking.describe import (
     ARTIFACT,
     MAX_TAG,
@@ -695,8 +695,6 @@ def _as_os_error(error: sqlite3.Error, path: Path) -> Exception:
         number = errno.ENOSPC
     elif kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         number = errno.EACCES
-    elif is_at_size_limit(path):
-        number = errno.EFBIG
     else:
         return error
     return OSError(number, os.strerror(number), str(path))

@@ -26,11 +26,6 @@ def test_whatever_says_that_the_disk_is_full_is_one_sentence(tmp_path, error):
         raise error
 
 
-def test_a_limit_on_file_sizes_that_safetensors_meets(tmp_path):
-    with pytest.raises(RunFailed, match=r"ulimit -f.*--resume"), explain_disk_full(tmp_path):
-        raise RuntimeError("I/O error: File too large (os error 27)")
-
-
 def test_other_errors_stay_what_they_are(tmp_path):
     with pytest.raises(KeyError), explain_disk_full(tmp_path):
         raise KeyError("No space")

@@ -37,9 +37,9 @@ def commit(store: StateStore, round_: int, new: Mapping[int, ClientState], **opt
     store.wait()
 
 
-def pin(store: StateStore, name: str, max_bytes: float = 1e9, *replaces: str) -> Pin:
+def pin(store: StateStore, name: str, *replaces: str) -> Pin:
     download = store.write({-2: {"w": torch.ones(3)}})
-    return Pin(name, {"of": name}, [download], replaces, max_bytes)
+    return Pin(name, {"of": name}, [download], replaces)
 
 
 def values(of: Mapping[int, ClientState]) -> dict[int, int]:
@@ -141,13 +141,10 @@ def test_a_pin_outlives_its_commit_and_goes_when_it_is_replaced(store):
     kept = Commit.read(store.folder, "best")
     assert kept.facts == {"of": "best"}
     assert (kept.find(0)["memory"]["n"], kept.find(-2)["w"].sum(), kept.find(9)) == (1, 3, None)
-    commit(store, 4, {0: state(4)}, pin=pin(store, "last", 1e9, "best"))
+    commit(store, 4, {0: state(4)}, pin=pin(store, "last", "best"))
     assert Commit.read(store.folder, "best") is None
-    assert not store.commit(Snapshot(5, {}), FACTS, pin(store, "last", 100))
-    store.wait()
-    assert Commit.read(store.folder, "last") is None
     store.tidy()
-    assert len(names(store)) == 2, "the client's state, and the server's"
+    assert names(store) == set(Commit.read(store.folder, "last").files)
 
 
 def test_a_cleared_store_keeps_its_pins_and_what_others_put_there(store):
@@ -231,7 +228,7 @@ def test_stopped_before_any_of_its_actions_a_commit_is_whole_or_the_one_before(t
         with pytest.MonkeyPatch.context() as patch:
             for name in ("write_states", "sync", "write_atomic"):
                 patch.setattr(states, name, partial(act, getattr(states, name)))
-            best = Pin("best", {}, [], (), 1e9)
+            best = Pin("best", {}, [], ())
             try:
                 commit(store, 1, {1: state(11)}, pin=best)
             except type(error):

@@ -158,7 +158,7 @@ def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(study: Study, uri: s
             end(study, run, curve)
             if damage:
                 bad = RunFolder(run.folder).rounds_file
-                bad.write_text(bad.read_text().replace("local_accuracy", "local_accuracx", 1))
+                bad.write_text(bad.read_text().replace('"metrics"', '"metrix"', 1))
             study.write()
         study.status = "finished"
         study.write()

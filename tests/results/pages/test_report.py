@@ -69,7 +69,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
         "keep.models": "none",
-        "keep.max_gb": 1.0,
     }
     assert set(others) | {"seed"} == NOT_COMPARED
     assert set(EXECUTION_KEYS) < NOT_COMPARED
