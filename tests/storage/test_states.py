@@ -207,6 +207,23 @@ def test_after_any_steps_the_last_commit_is_whole_and_the_folder_small(tmp_path,
 # --- kills and damage -----------------------------------------------------------------------------
 
 
+def test_what_a_pointer_names_is_on_the_disk_before_it(store, monkeypatch):
+    done: list[str] = []
+    sync, write = states.sync, states.write_atomic
+    monkeypatch.setattr(states, "sync", lambda path: (sync(path), done.append(path.name)))
+    monkeypatch.setattr(states, "write_atomic", lambda p, t: (done.append(p.name), write(p, t)))
+    store.add(store.write({0: vars(state(0))}))
+    store.commit(
+        Snapshot(0, {}), FACTS, pin(store, "best"), before=lambda: done.append("rounds.jsonl")
+    )
+    store.wait()
+    assert done[0] == "rounds.jsonl"
+    before_best = {*done[: done.index("best.json")]}
+    assert names(store) | {"states"} <= before_best
+    assert done.index("best.json") < done.index("head.json") < len(done) - 1
+    assert done[-1] == "states"
+
+
 class Killed(BaseException):
     """What a process does not survive."""
 
