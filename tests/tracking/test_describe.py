@@ -15,7 +15,6 @@ from fedray.errors import UserError
 from fedray.runtime.resolve import from_tree
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
-from fedray.storage.run_folder import find_runs
 from fedray.tracking import (
     Tracker,
     as_params,
@@ -38,7 +37,7 @@ from fedray.tracking.describe import (
     valid_name,
 )
 from fedray.tracking.mlflow_store import check_installed, reason
-from tests.tracking.runs import make_round, make_run, write_run
+from tests.tracking.runs import make_round, make_run
 
 # --- names, params, metrics ----------------------------------------------------------------------
 
@@ -229,21 +228,6 @@ def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="mlflow is not installed; pip"):
         check_installed()
-
-
-def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
-    for name, text in {
-        "empty": "",
-        "one": '{"trial_id": "1", "training_iteration": 1}\n',
-        "two": '{"trial_id": "1"}\n{"trial_id": "1"}\n',
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(text)
-        (tmp_path / name / "params.json").write_text("{}")
-    with pytest.raises(UserError, match=r"no result.json"):
-        find_runs([tmp_path])
-    write_run(tmp_path / "ours", make_run(1))
-    assert [folder.name for folder, _ in find_runs([tmp_path])] == ["ours"]
 
 
 def test_the_innermost_cause_is_named() -> None:

@@ -473,7 +473,6 @@ def test_a_database_has_one_writer_at_a_time(uri: str, monkeypatch: pytest.Monke
         (sqlite3.SQLITE_READONLY, "Permission denied; change its permissions"),
         (sqlite3.SQLITE_CANTOPEN, "Permission denied; change its permissions"),
         (sqlite3.SQLITE_FULL, "No space left on device; free some space"),
-        (sqlite3.SQLITE_IOERR | (3 << 8), "File too large; raise the limit on the size of files"),
     ],
 )
 def test_errors_of_a_database_name_its_file_and_a_remedy(
