@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedray.core import (
     Tensors,
     Total,
     Trained,
+    combined_rows,
     total_of,
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
@@ -94,7 +96,7 @@ class Alone(Exchange):
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Add up what `call` returns."""
-        return total_of(self._assembly.algorithm.summand, self.call(step, down))
+        return total_of(self.call(step, down), partial(combined_rows, self._assembly.algorithm))
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Run the client's step on what passes the gate."""

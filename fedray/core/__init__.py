@@ -22,7 +22,6 @@ from fedray.core.algorithm import (
     LocalContext,
     PromptMethod,
     Requires,
-    SummingMethod,
     algorithms,
     is_tested_together,
     method,
@@ -56,12 +55,12 @@ from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versio
 from fedray.core.sums import (
     Sums,
     Total,
-    check_terms,
+    combined_rows,
+    doubled,
     halves,
     mean_of,
+    stack_trees,
     total_of,
-    weighed,
-    weighed_rows,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

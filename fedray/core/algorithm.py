@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
@@ -21,10 +22,10 @@ from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.sums import Total, check_terms, stack_trees, total_of
+from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
-from fedray.trees import ClientState, ServerState, StateTree
+from fedray.trees import ClientState, ServerState
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip
@@ -237,8 +238,11 @@ class Algorithm:
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run downlink, client step and server step of a round; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
-        uplinks = exchange.call("client_update", down)
-        return {**state, **self.server_update(state, uplinks, exchange.server)}
+        if type(self).server_update is not Algorithm.server_update:
+            uplinks = exchange.call("client_update", down)
+            return {**state, **self.server_update(state, uplinks, exchange.server)}
+        total = exchange.total("client_update", down)
+        return {**state, **self.server_step(state, total, exchange.server)} if total else state
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Return the download of each client; by default, the state's entries of the same names.
@@ -248,9 +252,27 @@ class Algorithm:
         down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
         return dict.fromkeys(clients, down)
 
+    @final
+    def weight(self, upload: Any) -> float:
+        """Return the weight of an upload with `samples` in every mean: n_k, or 1 if uniform."""
+        return 1.0 if getattr(self.hp, "weights", "") == "uniform" else float(upload.samples)
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """Return the server's next state from what `up` combines of at least one upload.
+
+        By default, the means, under the names of their fields.
+        """
+        means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
+
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state from the uploads, which are sorted by client id."""
-        return state
+        """Return the server's next state from the single uploads, which are sorted by client id.
+
+        By default the workers add up the uploads of their clients, as `up` declares, and the server
+        takes `server_step`. A class that overrides this method receives all uploads.
+        """
+        total = total_of(uplinks, partial(combined_rows, self))
+        return self.server_step(state, total, server) if total else state
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -314,40 +336,6 @@ CLAIMS: Mapping[str, tuple[str, ...]] = {
 """Claims that a method makes about itself, each with the methods on which it depends. A subclass
 that overrides one of these methods must make the claim again; if none is listed, every subclass
 must."""
-
-
-class SummingMethod(Algorithm):
-    """A method whose server step uses only sums over uploads (`core.sums`).
-
-    Workers add up the uploads of their clients, so that the server receives a few sums. A subclass
-    that overrides `server_update` receives the single uploads.
-    """
-
-    def summand(self, upload: Any) -> StateTree:
-        """Return the terms that one upload adds to each sum; see `weighed`."""
-        raise NotImplementedError(f"{self.name} must define summand(upload)")
-
-    def summands(self, uploads: Sequence[Any]) -> StateTree:
-        """Return the `summand` of several uploads, whose tensors are rows of the result."""
-        return stack_trees([check_terms(self.summand(upload), upload) for upload in uploads])
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Return the server's next state from the sums over at least one upload."""
-        raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
-
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run downlink, client step and server step of a round; return the server's next state."""
-        if type(self).server_update is not SummingMethod.server_update:
-            return super().round(state, exchange)
-        down = self.downlink(state, exchange.participants, exchange.server)
-        total = exchange.total("client_update", down)
-        return {**state, **self.server_step(state, total, exchange.server)} if total else state
-
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state, or the same state if there are no uploads."""
-        if not uplinks:
-            return state
-        return self.server_step(state, total_of(self.summand, uplinks), server)
 
 
 class PromptMethod(Algorithm):

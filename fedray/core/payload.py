@@ -50,6 +50,8 @@ class Call:
 
 # --- declaration ---------------------------------------------------------------------------------
 
+Combine: TypeAlias = "Literal['', 'mean', 'sum'] | Callable[[Any, Any], Mapping[str, Any]]"
+"""How the server combines a field of uploads."""
 Check: TypeAlias = "Callable[[Any, str, Call], None]"
 """Raises `BadPayload` unless a payload's field of this name fits the client's call."""
 
@@ -69,8 +71,9 @@ class Declared:
         number: the type of a plain number, which is no tensor.
         counters: whether integers among named tensors are counters or constants of a model, as
             those of kind "weights" and "prompts" are: sums keep their maximum. No sum takes others.
-        combine: how the server combines uploads (`Averaging`): "mean", weighed by the client, or
-            "sum"; "": by a step of the method.
+        combine: how the server combines uploads: "mean", by the clients' weights
+            (`Algorithm.weight`); "sum"; or a function (method, upload) of the tensors whose sums
+            it needs, for example `algorithms.mean.by_class`; "": by a step of the method.
         check: checks an upload's values that depend on the client or its download.
 
     Raises:
@@ -84,13 +87,15 @@ class Declared:
     dtype: torch.dtype = torch.float32
     number: type[int | float] | None = None
     counters: bool = False
-    combine: str = ""
+    combine: Combine = ""
     check: Check | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             near = nearest(self.kind, KINDS)
             raise ValueError(f"there is no kind '{self.kind}' of payload field.{near}")
+        if self.combine not in ("", "mean", "sum") and not callable(self.combine):
+            raise ValueError(f"combine={self.combine!r}, expected 'mean', 'sum' or a function")
         if self.kind in ("weights", "prompts"):
             object.__setattr__(self, "counters", True)
 

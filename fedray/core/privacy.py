@@ -14,7 +14,7 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from fedray.core.payload import (
     NotFinitePayload,
     Payload,
 )
-from fedray.core.sums import total_of
+from fedray.core.sums import doubled, total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree
 
@@ -119,7 +119,13 @@ class Privacy:
         """
         if self.mode == "local":
             return uploads
-        sums, kind = total_of(_terms_of, uploads), type(next(iter(uploads.values())))
+        kind = type(next(iter(uploads.values())))
+
+        def terms(of: Sequence[Payload]) -> StateTree:
+            declared = kind.declared.items()
+            return {name: doubled([getattr(u, name) for u in of], name, f) for name, f in declared}
+
+        sums = total_of(uploads, terms)
         fields = [_mean_of_field(f, sums[name], len(sums)) for name, f in kind.declared.items()]
         mean = self._noisy(kind(*fields), step, round_, count=len(sums))
         return dict.fromkeys(uploads, mean)
@@ -147,17 +153,6 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     """Return the L2 norm of all tensors as one vector, in double precision."""
     norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
     return float(torch.stack(norms).norm()) if norms else 0.0
-
-
-def _terms_of(upload: Payload) -> StateTree:
-    """Return the fields of an upload as terms of a sum."""
-    fields: dict[str, Any] = map_blocks(_doubled, vars(upload))
-    numbers = [name for name in fields if name not in upload.tensor_fields]
-    return fields | {n: torch.tensor(float(fields[n])).double() for n in numbers}
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _mean_of_field(field: Declared, total: Any, count: int) -> Any:

@@ -343,8 +343,8 @@ def check_state_entries(subject: Subject) -> None:
     """
     expected, assembly = subject.first, Assembly(subject.experiment)
     kind: Any = type(assembly.algorithm)
-    is_summing = getattr(kind, "server_update", None) is core.SummingMethod.server_update
-    step = "server_step" if is_summing else "server_update"
+    takes_sums = kind.server_update is core.Algorithm.server_update
+    step = "server_step" if takes_sums else "server_update"
 
     def init_server(self: core.Algorithm, server: core.Server) -> core.ServerState:
         return {**kind.init_server(self, server), ENTRY: torch.ones(1)}

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from fedray.core import Downlinks, halves, is_tested_together
-from fedray.core.stacked import stacks_of
+from fedray.core.sums import subtrees
 from fedray.evaluation.answers import Counts
 from fedray.runtime.assembly import Assembly
 
@@ -92,7 +92,7 @@ def groups_of_step(
     subtree of the additions (`core.sums`). Other clients are alone.
     """
     size = group_size(assembly, name, down, is_summed=is_summed)
-    return [*stacks_of(sorted(down), size)] if size > 1 else [(client,) for client in down]
+    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
 
 
 def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool) -> int:

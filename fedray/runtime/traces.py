@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedray import core
-from fedray.core.stacked import stacks_of
+from fedray.core.sums import subtrees
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.plugins import use
@@ -123,7 +123,7 @@ class Reversed(SerialExecutor):
         if task != "sum":
             return super().run(task, name, round_, dict(reversed([*down.items()])))
         replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
-        for group in reversed([*stacks_of(sorted(down), self._assembly.experiment.stacked)]):
+        for group in reversed([*subtrees(sorted(down), self._assembly.experiment.stacked)]):
             answers, total = super().run(task, name, round_, {c: down[c] for c in group})
             replies |= answers
             totals.append((total, len(group)))

@@ -75,6 +75,12 @@ def _is_of_small_model(upload: Any, name: str, call: core.Call) -> None:
     replace(upload, update=update).require_like(name, expected)
 
 
+def restored(method: Any, upload: Any) -> core.Tensors:
+    """Return n_k times the update, restored from its factors."""
+    weight = method.weight(upload)
+    return {name: restore(f).double() * weight for name, f in upload.update.items()}
+
+
 @core.method("fedkd", "FedKD", "Wu et al., Nature Communications 2022, arXiv:2108.13323")
 class FedKD(MutualLearning, AuxiliaryAveraging):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
@@ -88,8 +94,9 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
             "the client's update of the small model (membership; after few steps on few images, "
             "images), to the precision of `energy_start` and `energy_end`",
             check=_is_of_small_model,
+            combine=restored,
         ),
-        "buffers": core.sent("statistics", counters=True),
+        "buffers": core.sent("statistics", counters=True, combine="mean"),
     }
     equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
@@ -119,23 +126,17 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
         share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
         return factorise(update, share)
 
-    def summand(self, upload: Any) -> core.StateTree:
-        """Return n_k, and n_k times the restored update."""
-        weight = self.weight(upload)
-        update = {name: restore(factors) for name, factors in upload.update.items()}
-        terms = core.weighed({**update, **upload.buffers}, weight)
-        return {"weight": torch.tensor(weight).double(), "model": terms}
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Add the mean update to the small model; average buffers as FedAvg does."""
-        model = state["model"]
-        means = core.mean_of(total["model"], total["weight"], model)
-        buffers = buffer_names(server.empty(server.architectures[0]))
+        model, sums = state["model"], {**total["update"], **total["buffers"]}
+        means = core.mean_of(sums, total["weight"], model)
         return {
             "model": {
-                name: mean if name in buffers else model[name] + mean.reshape(model[name].shape)
+                name: model[name] + mean.reshape(model[name].shape)
+                if name in total["update"]
+                else mean
                 for name, mean in means.items()
             }
         }

@@ -3,7 +3,7 @@
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
 Representations", 2020, arXiv:2001.01523.
 
-    Algorithm 1, server line -> Averaging.summands, Averaging.server_step (mean.py)
+    Algorithm 1, server line -> combined_rows, mean_of (core/sums.py)
     Algorithm 1, client      -> LGFedAvg.begin
 
 Deviations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedray import core
-from fedray.algorithms.mean import SAMPLES, Averaging
+from fedray.algorithms.mean import SAMPLES
 from fedray.models import head_tensors
 
 
@@ -24,7 +24,7 @@ class HeadSharing(core.LocalTraining):
         return core.LocalContext(client, client.load({**state.model, **head}), state, down)
 
 
-class HeadAveraging(Averaging, HeadSharing):
+class HeadAveraging(HeadSharing):
     """A `HeadSharing` method whose shared head is the mean of the participants' heads."""
 
     up = {

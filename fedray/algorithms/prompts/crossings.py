@@ -7,7 +7,7 @@ values for pFedMe, so the defaults are pFedMe's.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
     coupling F of MaPLe's prompts -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
-    averaging of the prompts -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the prompts -> combined_rows, mean_of (core/sums.py)
     with FedProx, mu/2 ||p - p_t||² -> proximal_term  (losses.py)
     with pFedMe, inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
 

@@ -7,7 +7,7 @@ the texts of their classes.
 
     attention adapter -> AdapterClip.image_features
     symmetric contrast in the batch -> batch_contrast
-    averaging of the adapter -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the adapter -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - The experiment's optimiser is used; official code: Adam with learning rate 5e-5, betas 0.9 and

@@ -7,7 +7,7 @@ trainers/independentVL.py), prompts of deeper blocks replace the outputs of the 
 
     prompts of the image tower -> VisualPromptClip.image_features  (algorithms/prompts/vpt.py)
     prompts of the text tower -> IndependentClip.text_features
-    averaging of all prompts -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of all prompts -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - By default, images are not cropped randomly; see promptfl.py.

@@ -7,7 +7,7 @@ loss and the server averages their contexts.
 
     L_kg, distance to the features of fixed texts -> knowledge
     L = L_ce + lambda L_kg -> KgCoOp.loss
-    averaging of the context -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the context -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - The distance is 1 - cos, as in the official code. The paper has the squared Euclidean

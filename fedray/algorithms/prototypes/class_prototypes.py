@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import similarity_analysis
+from fedray.algorithms.mean import by_class
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate
 from fedray.core.optimizers import TorchSGD
@@ -37,6 +39,7 @@ CLASS_FEATURES = {
 """Numbers [c] and mean features [c, d], not normalised, of the classes that a client holds."""
 LOCAL_PROTOTYPES = {
     **CLASS_FEATURES,
+    "vectors": replace(CLASS_FEATURES["vectors"], combine=by_class),
     "counts": core.sent(
         "statistics",
         "how many images of each class it has",
