@@ -131,22 +131,14 @@ class Algorithm:
     downloads: ClassVar[PayloadTypes] = ()
     """All payload types, which follow from the declarations."""
     dense: ClassVar[bool] = False
-    """Whether the method supports dense prediction, where every pixel is a sample. Every subclass
-    must set it again (`CLAIMS`), since its additions may need one feature per image."""
-
+    """Whether the method supports dense prediction, where every pixel is a sample."""
     one_model: ClassVar[bool] = False
     """Whether a client's download, together with gifts that are the same for all clients,
-    determines the predictions of its model. A subclass that changes the predicting model must set
-    it again (`CLAIMS`)."""
-
+    determines the predictions of its model: clients are then tested in one pass. A class that
+    overrides a step on which predictions depend (`PREDICTING`) must claim it again."""
     stacks: ClassVar[bool] = False
     """Whether clients trained together (`core.stacked`) get the same numbers as clients trained
-    separately. A subclass that changes the training must set it again (`CLAIMS`)."""
-
-    equal_mean: ClassVar[Mapping[str, object] | None] = None
-    """Values of hyper-parameters with which the server step uses uploads only through their
-    unweighted mean, to which central privacy adds its noise; {}: with any values; None: never. A
-    subclass that changes the server step must set it again (`CLAIMS`)."""
+    separately, which `fedray check` compares; False for a loss that depends on values."""
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
     """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
@@ -162,16 +154,11 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations, and reset `CLAIMS`."""
+        """Make payload classes and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
-        for claim, steps in CLAIMS.items():
-            for base in cls.__mro__:
-                if claim in vars(base):
-                    break
-                if not steps or any(step in vars(base) for step in steps):
-                    setattr(cls, claim, vars(Algorithm)[claim])
-                    break
+        if any(step in vars(cls) for step in PREDICTING):
+            cls.one_model = vars(cls).get("one_model", False)
 
     def check(self) -> None:
         """Raise a ValueError if hyper-parameters, which alone it reads, do not fit together."""
@@ -300,10 +287,16 @@ class Algorithm:
         return output.logits
 
 
+def combines_means(method: type[Algorithm]) -> bool:
+    """Return True if the server uses uploads only through means and sums (`combine`)."""
+    takes_sums = method.round is Algorithm.round and method.uploads == (method.up,)
+    takes_sums = takes_sums and method.server_update is Algorithm.server_update
+    return takes_sums and not any(callable(one.combine) for one in method.up.declared.values())
+
+
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
-    """Return True if the server step uses uploads only through their unweighted mean."""
-    needed, given = method.equal_mean, hparams.model_dump()
-    return needed is not None and all(given[name] == value for name, value in needed.items())
+    """Return True if the server uses uploads only through means with equal weights, and sums."""
+    return combines_means(method) and getattr(hparams, "weights", "") == "uniform"
 
 
 def is_tested_together(method: Algorithm) -> bool:
@@ -315,6 +308,8 @@ def is_tested_together(method: Algorithm) -> bool:
     return method.one_model and type(method).give is Algorithm.give
 
 
+PREDICTING = ("downlink", "shared", "personal", "init_client", "begin", "predict")
+"""Steps on which the predictions of a client's model depend."""
 TRAINING_KEYS = (
     "local_epochs",
     "lr",
@@ -327,21 +322,12 @@ TRAINING_KEYS = (
 )
 """Keys that only clients that train read."""
 
-CLAIMS: Mapping[str, tuple[str, ...]] = {
-    "dense": (),
-    "stacks": ("begin", "client_update", "loss", "train"),
-    "equal_mean": ("round", "server_update", "weight", "summand", "server_step"),
-    "one_model": ("downlink", "shared", "personal", "init_client", "begin", "predict"),
-}
-"""Claims that a method makes about itself, each with the methods on which it depends. A subclass
-that overrides one of these methods must make the claim again; if none is listed, every subclass
-must."""
-
 
 class PromptMethod(Algorithm):
     """A method whose models are prompts around a frozen CLIP."""
 
     requires = Requires(prompts=True, head=False)
+    dense = False
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""

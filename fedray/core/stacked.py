@@ -52,14 +52,14 @@ CPU = torch.device("cpu")
 
 def refusal(method: type[Algorithm]) -> str:
     """Return the reason why a method's clients cannot be stacked; "" if they can."""
-    if method.stacks:
-        return ""
     if not issubclass(method, LocalTraining) or (
         method.client_update is not LocalTraining.client_update
     ):
         return "it has its own client step"
     if method.train is not LocalTraining.train:
         return "it has its own training loop"
+    if method.stacks:
+        return ""
     return "its loss depends on values (control flow, shapes), or has not been compared"
 
 

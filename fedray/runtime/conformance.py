@@ -25,6 +25,7 @@ from torch.nn import Module
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
+from fedray.core.stacked import refusal
 from fedray.errors import Failure, FedrayError, UserError, one_line
 from fedray.federation import Federation
 from fedray.models import Classifier, saved_buffers
@@ -42,6 +43,7 @@ from fedray.runtime.session import Session
 from fedray.runtime.traces import (
     CPU,
     MakeExecutor,
+    OneByOne,
     Reversed,
     Trace,
     Violation,
@@ -436,6 +438,11 @@ LAWS = (
     Law("one worker", "one Ray worker", lambda s, workers: check_equal(s, workers(1))),
     Law("two workers", "two Ray workers", lambda s, workers: check_equal(s, workers(2))),
     Law("dropout", "networks with dropout, other seeds and order", lambda s, _: check_dropout(s)),
+    Law(
+        "one model",
+        "clients tested one by one, where `one_model` claims that they have one model",
+        lambda s, _: check_equal(s, partial(OneByOne, device=CPU)),
+    ),
     Law("entries", "a subclass with another server entry", lambda s, _: check_state_entries(s)),
     Law(
         "relations",
@@ -448,7 +455,11 @@ LAWS = (
 
 def laws_of(method: type[core.Algorithm]) -> list[Law]:
     """Return the laws that a method must obey, in the order of `fedray check`."""
-    exempt = {"dropout": method.requires.prompts, "stacked": not method.stacks}
+    exempt = {
+        "dropout": method.requires.prompts,
+        "one model": not method.one_model,
+        "stacked": bool(refusal(method)),
+    }
     return [law for law in LAWS if not exempt.get(law.name)]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.testing import assert_close
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 from fedray import core
 from fedray.core.sums import subtrees
 from fedray.errors import FedrayError, one_line
+from fedray.evaluation.answers import Counts
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
@@ -111,6 +113,15 @@ def trace(
 def serial(assembly: Assembly) -> SerialExecutor:
     """Return a serial executor on the CPU."""
     return SerialExecutor(assembly, CPU)
+
+
+class OneByOne(SerialExecutor):
+    """A serial executor that tests each client by itself."""
+
+    def test(self, name: str, round_: int, down: core.Downlinks) -> Counts:
+        """Test each client in a pass of its own."""
+        test = super().test
+        return np.concatenate([test(name, round_, {c: down[c]}) for c in sorted(down)])
 
 
 class Reversed(SerialExecutor):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import shared_steps
+from fedray.core.stacked import refusal, shared_steps
 from fedray.core.sums import subtrees
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
@@ -41,7 +41,7 @@ TINY: dict[str, Any] = {
     "finetune_epochs": 0,
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)
+STACKABLE = sorted(method.name for method in algorithms.entries() if not refusal(method))
 
 
 def experiment(method: str, *sets: tuple[str, Any]) -> Experiment:

@@ -39,7 +39,6 @@ class FedAvg(core.LocalTraining):
 
     travels = "models"
     dense = True
-    stacks = True
     down: ClassVar[Any] = {
         "model": core.sent(
             "weights",
@@ -55,7 +54,6 @@ class FedAvg(core.LocalTraining):
         "samples": SAMPLES,
     }
     one_model = True
-    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform"}
 
     weights: Weights = "samples"
     """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""

@@ -48,7 +48,6 @@ class FedETF(ExtraParameters):
     version = 2  # predicts with s
     travels = "models and a scale; the simplex once"
     one_model = True
-    stacks = True
     keep_simplex = core.gift(
         simplex=core.sent("prototypes", "nothing: a random rotation of a fixed simplex", "C C")
     )

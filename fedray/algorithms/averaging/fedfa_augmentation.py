@@ -49,6 +49,7 @@ class FedFAAugmentation(FedAvg):
 
     version = 2  # the variance over clients in double precision
     travels = "models and channel statistics"
+    dense = False
     down = {
         "variances": sent(
             "statistics", "how much the channel statistics of the participants differ"

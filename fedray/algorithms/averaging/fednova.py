@@ -43,7 +43,6 @@ class FedNova(FedAvg):
     """FedAvg of updates that are normalised by the number of local steps."""
 
     requires = core.Requires(sgd=True)
-    dense = True
     up = {
         "steps": core.sent(
             "statistics",

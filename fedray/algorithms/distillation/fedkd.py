@@ -98,7 +98,6 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
         ),
         "buffers": core.sent("statistics", counters=True, combine="mean"),
     }
-    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
     energy_start: float = Field(0.95, ge=0, le=1)
     """T_start, share of an update's energy that its factors keep in the first round; 1 keeps

@@ -30,8 +30,6 @@ class FedBABU(FedAvg):
 
     travels = "models without the head; the head once"
     one_model = True
-    dense = True
-    stacks = True
     keep_head = core.gift(head=core.sent("weights", "nothing: initial weights"))
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -29,7 +29,6 @@ class FedBN(FedAvg):
     """FedAvg with personal normalisation layers."""
 
     travels = "models without normalisation"
-    dense = True
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return all names except those of normalisation layers (Algorithm 1)."""

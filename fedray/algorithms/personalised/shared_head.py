@@ -12,7 +12,6 @@ from fedray.models import head_tensors
 class HeadSharing(core.LocalTraining):
     """Local training of personal extractors, of any architecture, with the server's head."""
 
-    stacks = True
     down = {"head": core.sent("weights", "the mean of the participants' heads")}
 
     def init_server(self, server: core.Server) -> core.ServerState:

@@ -70,6 +70,7 @@ class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
     travels = "an adapter of image features"
+    stacks = False
     version = 3  # the gate in float32
 
     weights: Weights = "uniform"

@@ -36,7 +36,6 @@ class KgCoOp(PromptAveraging, SingleContext):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
 
     travels = "one context"
-    stacks = True
 
     length: int = Field(4, ge=1, le=64)
     """m, tokens of the context. Official code: 4."""

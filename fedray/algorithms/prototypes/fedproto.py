@@ -42,7 +42,6 @@ class FedProto(PrototypeSharing):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
     travels = "class prototypes"
-    stacks = True
     down = GLOBAL_PROTOTYPES
 
     lambda_: LossWeight = 1.0

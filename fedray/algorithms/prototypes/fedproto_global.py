@@ -41,6 +41,7 @@ from fedray.models import ClassifierOutput
 class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
+    dense = False
     travels = "models and class prototypes"
     down = GLOBAL_PROTOTYPES
 
@@ -70,8 +71,6 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 )
 class FedProtoGlobal(PrototypeAveraging):
     """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
-
-    stacks = True
 
     mu: LossWeight = 1.0
     """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""

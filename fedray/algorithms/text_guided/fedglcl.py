@@ -63,8 +63,6 @@ class FedGLCL(FedAvg):
     travels = "image encoders; text embeddings once"
     one_model = True
     requires = core.Requires(text=True, head=False)
-    dense = True
-    stacks = True
     never_reads: ClassVar[Mapping[str, str]] = {"text.precision": "reads texts without prompts"}
     keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
     """T, the classes' text embeddings of unit length [C, V]."""

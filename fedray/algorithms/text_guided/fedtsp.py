@@ -65,7 +65,6 @@ class FedTSP(PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
     travels = "class prototypes up, text prototypes down"
-    stacks = True
     down = {
         "vectors": core.sent(
             "prototypes", "text prototypes trained towards the clients' mean class features", "C d"

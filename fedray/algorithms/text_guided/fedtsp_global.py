@@ -39,6 +39,7 @@ class FedTSPGlobal(FedTSP, FedAvg, PrototypeSharing):
 
     travels = "whole models and class prototypes up, the model and text prototypes down"
     one_model = True
+    dense = False
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
