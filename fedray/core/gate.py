@@ -90,7 +90,9 @@ class Gate:
             sizes.append(self._size(payload, down, (payload.form(), sent), self.up_bits))
         payloads = _finite_on_cpu(payloads)
         for payload, call in zip(payloads, calls, strict=True):
-            payload.check(call)
+            for name, declared in payload.declared.items():
+                if declared.check is not None:
+                    declared.check(payload, name, call)
         if self.privacy is not None or self.up_bits < 32:
             payloads = [*map(self._transformed, payloads, calls)]
         return [*zip(payloads, sizes, strict=True)]
@@ -156,8 +158,8 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
     if all(map(cmath.isfinite, sums)):
         return payloads
     for payload in payloads:
-        for item in payload.tensors():
-            if not bool(torch.isfinite(item.value).all()):
+        for item in payload.items():
+            if isinstance(item.value, Tensor) and not bool(torch.isfinite(item.value).all()):
                 place = f"{type(payload).__qualname__}.{item.place}"
                 raise NotFinitePayload(f"{place} holds a NaN or an infinity")
     return payloads

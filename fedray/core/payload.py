@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat, map_blocks, structure_of, tensor_blocks
+from fedray.core.flat import map_blocks, structure_of, tensor_blocks
 from fedray.errors import FedrayError, NotFinite, UserError, nearest
-from fedray.trees import describe_tensor, is_tree, leaves
+from fedray.trees import describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -147,7 +147,8 @@ class Payload:
 
     types: ClassVar[dict[str, type[Payload]]] = {}
     """All payload classes by full name, because two methods may use the same short name."""
-
+    full_name: ClassVar[str]
+    """The qualified name of the class, including its module."""
     declared: ClassVar[Mapping[str, Declared]] = {}
     """The declarations of all fields, by name."""
     tensor_fields: ClassVar[tuple[str, ...]] = ()
@@ -162,12 +163,8 @@ class Payload:
         for name in own:
             delattr(cls, name)
         dataclass(frozen=True)(cls)
-        Payload.types[cls.full_name()] = cls
-
-    @classmethod
-    def full_name(cls) -> str:
-        """Return the qualified name of the class, including its module."""
-        return f"{cls.__module__}.{cls.__qualname__}"
+        cls.full_name = f"{cls.__module__}.{cls.__qualname__}"
+        Payload.types[cls.full_name] = cls
 
     @classmethod
     def reveals(cls) -> str:
@@ -181,39 +178,23 @@ class Payload:
             statistics: names of a model's buffers, which count as statistics.
         """
         for name, field in self.declared.items():
-            value = getattr(self, name)
-            if is_tree(value):
-                for path, leaf in leaves(value):
-                    kind = field.kind_of(path, statistics)
-                    yield Placed(".".join((name, *path)), kind, "", leaf)
-            else:
-                yield Placed(name, field.kind, field.axes, value)
-
-    def tensors(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
-        """Yield every tensor with its place, as `items` does."""
-        return (item for item in self.items(statistics) if isinstance(item.value, Tensor))
+            for path, leaf in leaves({name: self.__dict__[name]}):
+                yield Placed(".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf)
 
     def map(
         self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
     ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-
-        def mapped(field: Declared, value: Any, path: tuple[str, ...] = ()) -> Any:
-            if isinstance(value, Tensor):
-                return function(field.kind_of(path, statistics), value)
-            if is_tree(value):
-                return {name: mapped(field, v, (*path, name)) for name, v in value.items()}
-            return value
-
-        return type(self)(*[mapped(f, getattr(self, name)) for name, f in self.declared.items()])
+        values = [
+            function(item.kind, item.value) if isinstance(item.value, Tensor) else item.value
+            for item in self.items(statistics)
+        ]
+        remaining = iter(values)
+        return type(self)(**map_tensors(lambda _: next(remaining), vars(self)))
 
     def form(self) -> tuple[object, ...]:
         """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
         return type(self), *[structure_of(self.__dict__[name]) for name in self.tensor_fields]
-
-    def numbers(self) -> tuple[float, ...]:
-        """Return all plain numbers."""
-        return tuple([v for name, v in vars(self).items() if name not in self.tensor_fields])
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
@@ -231,12 +212,6 @@ class Payload:
         return type(self)(**{**values, **copies})
 
     # --- checks ----------------------------------------------------------------------------------
-
-    def check(self, call: Call) -> None:
-        """Run the checks of an upload's fields, after all fields fit their declarations."""
-        for name, field in self.declared.items():
-            if field.check is not None:
-                field.check(self, name, call)
 
     def require_within(self, name: str, low: float, high: float = math.inf) -> None:
         """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
@@ -258,7 +233,18 @@ class Payload:
 
     def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
         """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
-        _check_like(f"{type(self).__qualname__}.{name}", getattr(self, name), expected)
+        place = f"{type(self).__qualname__}.{name}"
+        forms = [
+            {".".join(path): describe_tensor(leaf) for path, leaf in leaves({place: tree})}
+            for tree in (getattr(self, name), expected)
+        ]
+        for where in sorted(forms[0].keys() ^ forms[1].keys()):
+            if where in forms[0]:
+                raise BadPayload(f"{where} is not expected")
+            raise BadPayload(f"{place} lacks '{where.removeprefix(place)[1:]}'")
+        for where, form in forms[0].items():
+            if form != forms[1][where]:
+                raise BadPayload(f"{where} is {form}, expected {forms[1][where]}")
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check type, axes and dtype of every tensor and mapping.
@@ -270,13 +256,15 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__qualname__, dict(axes)
-        for name, field in self.declared.items():
-            place, value = f"{owner}.{name}", getattr(self, name)
+        for name in self.tensor_fields:
+            field, value = self.declared[name], getattr(self, name)
+            if not field.axes and not is_tree(value):
+                kind = type(value).__name__
+                raise BadPayload(f"{owner}.{name} is a {kind}, expected a mapping of tensors")
+            for path, leaf in [((name,), value)] if field.axes else leaves({name: value}):
+                _check_tensor(".".join((owner, *path)), leaf)
             if field.axes:
-                _check_tensor(place, value)
-                _check_axes(place, value, field, sizes)
-            elif not field.number:
-                _check_mapping(place, value)
+                _check_axes(f"{owner}.{name}", value, field, sizes)
 
     def check_numbers(self) -> None:
         """Check that every plain number has its declared type and is finite.
@@ -299,19 +287,6 @@ class Payload:
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
-# --- checks of one field -------------------------------------------------------------------------
-
-
-def _check_mapping(place: str, value: Any) -> None:
-    if isinstance(value, Flat):
-        return
-    if not is_tree(value):
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected a mapping of tensors")
-    for name, inner in value.items():
-        check = _check_mapping if is_tree(inner) else _check_tensor
-        check(f"{place}.{name}", inner)
-
-
 def _check_tensor(place: str, value: Any) -> None:
     """Check that a value is a dense tensor, whose bytes can be counted."""
     if not isinstance(value, Tensor):
@@ -332,31 +307,11 @@ def _check_axes(place: str, tensor: Tensor, field: Declared, sizes: dict[str, in
         raise BadPayload(f"{place} is {describe_tensor(tensor)}, expected {form}")
 
 
-def _check_like(place: str, value: Any, expected: Any) -> None:
-    if isinstance(value, Flat) and isinstance(expected, Flat) and value.layout is expected.layout:
-        return
-    if isinstance(value, Tensor) and isinstance(expected, Tensor):
-        if value.shape != expected.shape or value.dtype != expected.dtype:
-            raise BadPayload(
-                f"{place} is {describe_tensor(value)}, expected {describe_tensor(expected)}"
-            )
-        return
-    if not is_tree(value) or not is_tree(expected):
-        kind = "a mapping" if is_tree(expected) else "a tensor"
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected {kind}")
-    for name in sorted(value.keys() - expected.keys()):
-        raise BadPayload(f"{place} has an unexpected entry '{name}'")
-    for name, inner in expected.items():
-        if name not in value:
-            raise BadPayload(f"{place} lacks '{name}'")
-        _check_like(f"{place}.{name}", value[name], inner)
-
-
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a payload's type and numbers as JSON values, and its tensors by field."""
     tensors = {name: getattr(payload, name) for name in payload.tensor_fields}
     numbers = {name: value for name, value in vars(payload).items() if name not in tensors}
-    return {"type": payload.full_name(), "numbers": numbers}, tensors
+    return {"type": payload.full_name, "numbers": numbers}, tensors
 
 
 def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: object) -> Payload:

@@ -39,9 +39,10 @@ EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""
 
 
-def is_covered(kind: Kind, tensor: Tensor) -> bool:
+def is_covered(kind: Kind, value: Any) -> bool:
     """Return True for a floating-point tensor whose kind is not exempt."""
-    return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0
+    is_exempt = kind in EXEMPT_KINDS or not isinstance(value, Tensor)
+    return not is_exempt and value.is_floating_point() and value.numel() > 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Privacy:
 
     def covers(self, upload: Payload) -> bool:
         """Return True if any tensor of an upload is clipped and noised."""
-        return any(is_covered(kind, value) for _, kind, _, value in upload.tensors(self.statistics))
+        return any(is_covered(kind, value) for _, kind, _, value in upload.items(self.statistics))
 
     def protect(
         self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
@@ -87,11 +88,11 @@ class Privacy:
             BadPayload: if a tensor is complex.
             NotFinitePayload: if the update's norm overflows.
         """
-        sent = () if down is None else down.tensors(self.statistics)
+        sent = () if down is None else down.items(self.statistics)
         origins = {(place, kind, axes): value for place, kind, axes, value in sent}
         starts, updates = [], []
-        for place, kind, axes, value in upload.tensors(self.statistics):
-            if value.is_complex() and kind not in EXEMPT_KINDS:
+        for place, kind, axes, value in upload.items(self.statistics):
+            if isinstance(value, Tensor) and value.is_complex() and kind not in EXEMPT_KINDS:
                 raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
             if is_covered(kind, value):
                 starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))

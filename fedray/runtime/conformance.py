@@ -199,7 +199,7 @@ class Watch:
                 def watched(client: core.Client, state: core.ClientState, down: Any) -> Any:
                     arguments = {"state": {"model": state.model, "memory": state.memory}}
                     if down is not None:
-                        arguments["download"] = {item.place: item.value for item in down.tensors()}
+                        arguments["download"] = {n: getattr(down, n) for n in down.tensor_fields}
                     where = f"client {client.id}, round {client.round}, step {name}"
                     with watch.step(where, assembly.algorithm, arguments):
                         done = step(client, state, down)

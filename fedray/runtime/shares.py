@@ -106,7 +106,7 @@ def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: boo
     sent = next((payload for payload in down.values() if payload is not None), None)
     if not is_summed or sent is None:
         return 1
-    numbers: int = sum(item.value.numel() for item in sent.tensors())
+    numbers: int = sum(block.numel() for block in sent.blocks())
     size = SUMMED_TOGETHER // max(1, numbers)
     return max(1, min(size, HELD_TOGETHER // assembly.model_numbers)) if size > 1 else 1
 

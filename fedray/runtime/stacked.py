@@ -123,7 +123,10 @@ def _begin(
 def _form(local: core.LocalContext) -> object:
     """Return a key that is equal for clients that can be trained together."""
     trainable = None if local.trainable is None else frozenset(local.trainable)
-    sent = () if local.down is None else (local.down.form(), local.down.numbers())
+    sent: tuple[object, ...] = ()
+    if local.down is not None:
+        values = vars(local.down).values()
+        sent = local.down.form(), *(v for v in values if isinstance(v, int | float))
     parts = map(structure_of, (local.state.memory, local.extra))
     return local.client.architecture, trainable, sent, *parts
 

@@ -122,11 +122,11 @@ def assert_found(cause: str | None, words: str | None) -> None:
         (field("model", first(Tensor.double)), "is float64 ["),
         (field("model", first(Tensor.to_sparse)), "is a tensor of another kind"),
         (field("model", first(entry(float("nan")))), "holds a NaN or an infinity"),
-        (field("model", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
+        (field("model", first(lambda t: {"inner": t})), "FedAvg.up.model lacks '"),
         (field("model", lambda m: {**m, "w": CPU}), "model.w is a device, expected a tensor"),
         (
             field("model", lambda m: {**m, "w": torch.ones(1)}),
-            "model has an unexpected entry 'w'",
+            "FedAvg.up.model.w is not expected",
         ),
         (field("model", lambda m: dict(list(m.items())[1:])), "FedAvg.up.model lacks '"),
         (field("model", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
