@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
@@ -39,7 +39,8 @@ class Requires:
     """The requirements of a method; the experiment provides only what a method requires.
 
     Attributes:
-        text: whether the server has a text tower with the texts of the classes.
+        text: whether the server has a text tower with the texts of the classes; "plain": it encodes
+            them without prompts.
         head: whether models end in a classifier; else they end in their features.
         prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
         validation: whether clients have validation images.
@@ -49,7 +50,7 @@ class Requires:
             clipped.
     """
 
-    text: bool = False
+    text: bool | Literal["plain"] = False
     head: bool = True
     prompts: bool = False
     validation: bool = False
@@ -144,10 +145,6 @@ class Algorithm:
     """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
     run can be tested again with other values (`fedray analyse retest`)."""
 
-    never_reads: ClassVar[Mapping[str, str]] = {}
-    """Further keys of an experiment that the method never reads, with verb phrases why. Users'
-    values for them are refused."""
-
     HParams: ClassVar[type[HyperParameters]] = HyperParameters
     """The typed model of the hyper-parameters, which follows from the declarations."""
     hp: Any
@@ -179,27 +176,18 @@ class Algorithm:
     @final
     @classmethod
     def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        """Return the experiment's keys that this method never reads, with verb phrases why.
-
-        They follow from `requires`, the payloads, whether clients train, and `never_reads`. A key
-        may name a section.
-        """
-        keys = {key: NoEffect(reason) for key, reason in cls.never_reads.items()}
-        if cls.requires.prompts:
-            models = (f"model.{key}" for key in ("group", "feature_dim", "projector", "pretrained"))
-            keys |= dict.fromkeys(models, NoEffect("trains prompts around the CLIP of model.clip"))
-        else:
-            clip = "model.clip", "model.clip_precision"
-            keys |= dict.fromkeys(clip, NoEffect("uses no CLIP"))
-        if not cls.requires.text:
-            prompts = "writes prompts around the names of the data's classes"
-            keys["text"] = NoEffect(prompts if cls.requires.prompts else "reads no texts")
-        public = experiment.data.public
-        if not cls.requires.public and public.name != "none":  # `share` takes images from clients
-            key = "data.public" if public.name == "source" else "data.public.labelled"
-            keys[key] = NoEffect("reads no public images")
-        if not cls.uploads:
-            keys["wire.up_bits"] = NoEffect("uploads nothing")
+        """Return the experiment's keys or sections that this method never reads, and why."""
+        needs, public = cls.requires, experiment.data.public.name
+        texts = "writes prompts around the names of the data's classes"
+        fixed = (
+            (needs.prompts, MODEL_KEYS, "trains prompts around the CLIP of model.clip"),
+            (not needs.prompts, ("model.clip", "model.clip_precision"), "uses no CLIP"),
+            (not needs.text, ("text",), texts if needs.prompts else "reads no texts"),
+            (needs.text == "plain", ("text.precision",), "reads texts without prompts"),
+            (not needs.public, PUBLIC_KEYS.get(public, ()), "reads no public images"),
+            (not cls.uploads, ("wire.up_bits",), "uploads nothing"),
+        )
+        keys = {key: NoEffect(reason) for holds, of, reason in fixed if holds for key in of}
         if cls.client_update is Algorithm.client_update:
             keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
         return keys
@@ -321,6 +309,10 @@ TRAINING_KEYS = (
     "data.augment",
 )
 """Keys that only clients that train read."""
+MODEL_KEYS = ("model.group", "model.feature_dim", "model.projector", "model.pretrained")
+"""Keys of networks that are not around a CLIP."""
+PUBLIC_KEYS = {"source": ("data.public",), "share": ("data.public.labelled",)}
+"""Keys of public images; with `share`, these are taken from the clients."""
 
 
 class PromptMethod(Algorithm):
