@@ -120,8 +120,6 @@ class Algorithm:
     """The name in the paper."""
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
-    travels: ClassVar[str] = ""
-    """The contents of the payloads, in one phrase; by default, the names of their fields."""
     requires: ClassVar[Requires] = Requires()
     down: ClassVar[Any] = None
     up: ClassVar[Any] = None

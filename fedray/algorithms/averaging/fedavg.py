@@ -37,7 +37,6 @@ from fedray.models import Classifier, tensor_names
 class FedAvg(core.LocalTraining):
     """Averaging of whole models; clients keep no state."""
 
-    travels = "models"
     dense = True
     down: ClassVar[Any] = {
         "model": core.sent(

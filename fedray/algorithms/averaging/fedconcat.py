@@ -73,7 +73,6 @@ class FedConcat(FedAvg):
     """
 
     version = 2  # encodes the images of each batch
-    travels = "label distributions once; models in clusters; encoders once; classifiers"
     one_model = True
     dense = False
     keep_encoders = core.gift(

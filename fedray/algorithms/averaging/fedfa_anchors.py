@@ -40,7 +40,6 @@ from fedray.models import ClassifierOutput
 class FedFAAnchors(FedAvg):
     """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
-    travels = "models and feature anchors"
     dense = False
     down = {
         "anchors": core.sent("prototypes", "the means of the participants' class features", "C d")

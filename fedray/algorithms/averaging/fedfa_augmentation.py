@@ -48,7 +48,6 @@ class FedFAAugmentation(FedAvg):
     """FedAvg with feature augmentation; clients store running means of channel statistics."""
 
     version = 2  # the variance over clients in double precision
-    travels = "models and channel statistics"
     dense = False
     down = {
         "variances": sent(

@@ -39,7 +39,6 @@ class Scaffold(FedAvg):
     """
 
     version = 2  # privacy clips the change of the variate as a difference from 0
-    travels = "models and control variates"
     requires = core.Requires(sgd=True)
     down = {"control": core.sent("weights", "the mean gradient of all clients")}
     up = {

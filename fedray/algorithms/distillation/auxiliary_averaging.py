@@ -23,7 +23,6 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
     """Training of the client's model and the small model by one optimiser; tests use the former."""
 
     dense = False
-    travels = "a small model"
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
     """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
 

@@ -51,7 +51,6 @@ class FedDF(FedAvg):
     """
 
     version = 2  # the ensemble's mean in double precision
-    travels = "models"
     one_model = True
     requires = core.Requires(public=True)
     dense = False

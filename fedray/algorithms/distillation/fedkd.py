@@ -86,7 +86,6 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
     version = 2  # the server's step is not factorised
-    travels = "factors of a small model's updates"
     up: ClassVar[Any] = {
         "model": None,
         "update": core.sent(

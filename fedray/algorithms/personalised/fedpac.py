@@ -65,7 +65,6 @@ class FedPAC(PrototypeAveraging):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
     version = 2  # heads are mixed in double precision
-    travels = "extractors, class prototypes and heads"
     up = {
         "head": core.sent("weights", "the client's head", check=_is_head),
         "means": core.sent("prototypes", "the mean features of its classes before training", "C d"),

@@ -25,5 +25,3 @@ from fedray.core import method
 @method("lg_fedavg", "LG-FedAvg", "Liang et al., 2020, arXiv:2001.01523")
 class LGFedAvg(HeadAveraging):
     """Averaging of classifier heads, weighted by samples; extractors stay personal."""
-
-    travels = "classifier heads"

@@ -38,8 +38,6 @@ from fedray.core import LocalTraining, method
 class LocalPrompts(SingleContext, LocalTraining):
     """One prompt context per client, trained without communication."""
 
-    travels = "nothing"
-
 
 @method("promptfl_fedprox", "PromptFL + FedProx", PromptFL.paper)
 class FedProxPromptFL(PromptFL, FedProx):
@@ -57,14 +55,10 @@ class PFedMePromptFL(PFedMe, PromptFL):
 class MapleLocal(CoupledPrompts, LocalTraining):
     """MaPLe's prompts, trained without communication (DP2FL's comparison "Local")."""
 
-    travels = "nothing"
-
 
 @method("maple_fedavg", "MaPLe + FedAvg", "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged")
 class MapleFedAvg(PromptAveraging, CoupledPrompts):
     """FedAvg of MaPLe's prompts."""
-
-    travels = "text prompts and the maps to vision prompts"
 
 
 @method("maple_fedprox", "MaPLe + FedProx", MapleFedAvg.paper)

@@ -69,7 +69,6 @@ class AdapterClip(ZeroShotClip):
 class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
-    travels = "an adapter of image features"
     stacks = False
     version = 3  # the gate in float32
 

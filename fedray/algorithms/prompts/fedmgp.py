@@ -222,7 +222,6 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     """
 
     version = 2  # means in double precision
-    travels = "s of G groups of text and visual prompts"
     down: ClassVar[Any] = {
         "prompts": core.sent("prompts", "the mean of the participants' prompt groups")
     }

@@ -125,8 +125,6 @@ class GeneratorClip(PromptedClip):
 class FedTPG(PromptMethod, FedAvg):
     """FedAvg of a prompt generator, which is counted as weights."""
 
-    travels = "a prompt generator"
-
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
     port)."""

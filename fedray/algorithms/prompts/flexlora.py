@@ -44,7 +44,6 @@ def products(method: Any, upload: Any) -> core.Tensors:
 class FlexLoRA(PromptMethod, FedAvg):
     """FedAvg of the products of low-rank updates, cut to each client's rank."""
 
-    travels = "low-rank updates of both towers"
     one_model = True
     up = {"model": replace(FedAvg.up.declared["model"], combine=products)}
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared

@@ -80,8 +80,6 @@ class IndependentClip(VisualPromptClip):
 class IVLP(VPT):
     """FedAvg of independent prompts in both towers."""
 
-    travels = "prompts of both towers"
-
     length: int = Field(2, ge=1, le=64)
     """Tokens of each prompt, in both towers. MaPLe's code: 2."""
     depth: int | None = Field(None, ge=1, le=64)

@@ -35,8 +35,6 @@ from fedray.models.prompted import PHOTO, PromptedClip, TextOutput
 class KgCoOp(PromptAveraging, SingleContext):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
 
-    travels = "one context"
-
     length: int = Field(4, ge=1, le=64)
     """m, tokens of the context. Official code: 4."""
     words: str | None = "a photo of a"

@@ -85,8 +85,6 @@ class LowRankClip(PromptedClip):
 class LoRA(PromptMethod, FedAvg):
     """FedAvg of low-rank updates of both towers of a CLIP."""
 
-    travels = "low-rank updates of both towers"
-
     rank: int = Field(2, ge=1, le=4096)
     """r, the rank of an update. CLIP-LoRA: 2."""
     alpha: float = Field(1.0, gt=0, le=1e6)

@@ -26,5 +26,3 @@ from fedray.core import method
 @method("promptfl", "PromptFL", "Guo et al., IEEE TMC 2023, arXiv:2208.11625")
 class PromptFL(PromptAveraging, SingleContext):
     """FedAvg of one prompt context."""
-
-    travels = "one context"

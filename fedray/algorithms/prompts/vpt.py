@@ -70,8 +70,6 @@ class VisualPromptClip(PromptedClip):
 class VPT(PromptAveraging):
     """FedAvg of prompts in the image tower."""
 
-    travels = "prompts of the image tower"
-
     length: int = Field(8, ge=1, le=256)
     """p, tokens of each prompt. MaPLe's code: 8."""
     depth: int | None = Field(None, ge=1, le=64)

@@ -41,7 +41,6 @@ from fedray.models import ClassifierOutput
 class FedProto(PrototypeSharing):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
-    travels = "class prototypes"
     down = GLOBAL_PROTOTYPES
 
     lambda_: LossWeight = 1.0

@@ -42,7 +42,6 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
     dense = False
-    travels = "models and class prototypes"
     down = GLOBAL_PROTOTYPES
 
     proto_agg: ClassWeights = "weighted"

@@ -59,7 +59,6 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
-    travels = "image encoders; text embeddings once"
     one_model = True
     requires = core.Requires(text="plain", head=False)
     keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
@@ -111,7 +110,6 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     through the trained part.
     """
 
-    travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     stacks = False  # transformers' BERT does not run under vmap
     keep_inputs = core.gift(

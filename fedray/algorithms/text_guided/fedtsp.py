@@ -64,7 +64,6 @@ FEW = 10
 class FedTSP(PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
-    travels = "class prototypes up, text prototypes down"
     down = {
         "vectors": core.sent(
             "prototypes", "text prototypes trained towards the clients' mean class features", "C d"

@@ -37,7 +37,6 @@ from fedray.algorithms.text_guided.fedtsp import FedTSP
 class FedTSPGlobal(FedTSP, FedAvg, PrototypeSharing):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
-    travels = "whole models and class prototypes up, the model and text prototypes down"
     one_model = True
     dense = False
 
