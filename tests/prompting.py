@@ -108,9 +108,7 @@ class Alone(Exchange):
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
             reply = (getattr(method, "up", None) or self._assembly.algorithm.up)(**reply)
-            reply, traffic = gate.up(
-                reply, Call(self._assembly.algorithm, step, self._client, sent)
-            )
+            reply, traffic = gate.up(reply, Call(step, self._client, sent))
             self.up += traffic
         return {self._client.id: reply}
 
@@ -125,7 +123,7 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     traffic_up = Traffic()
     if up is not None:
         up = algorithm.up(**up)
-        traffic_up = gate.up(up, Call(algorithm, "client_update", client, received))[1]
+        traffic_up = gate.up(up, Call("client_update", client, received))[1]
     return traffic_down, traffic_up
 
 

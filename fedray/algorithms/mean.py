@@ -25,9 +25,7 @@ Weights: TypeAlias = Literal["samples", "uniform"]
 ClassWeights: TypeAlias = Literal["weighted", "uniform"]
 
 
-SAMPLES = core.sent(
-    "statistics", "how many images the client has", number=int, check=core.count_of_samples
-)
+SAMPLES = core.sent("statistics", "how many images the client has", number=int)
 """n_k, the client's number of training images."""
 
 

@@ -46,8 +46,6 @@ from fedray.core.payload import (
     Call,
     Payload,
     PayloadTypes,
-    count_of_samples,
-    like_download,
     sent,
 )
 from fedray.core.privacy import Privacy, PrivacyMode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
@@ -36,13 +35,11 @@ class Call:
     """The call of a client step that returned an upload.
 
     Attributes:
-        algorithm: the `Algorithm`, which this module does not know.
         step: the name of the step.
         client: the client; its skeleton has the client's architecture.
         down: the download of the client.
     """
 
-    algorithm: object
     step: str
     client: Client
     down: Any
@@ -52,8 +49,6 @@ class Call:
 
 Combine: TypeAlias = "Literal['', 'mean', 'sum'] | Callable[[Any, Any], Mapping[str, Any]]"
 """How the server combines a field of uploads."""
-Check: TypeAlias = "Callable[[Any, str, Call], None]"
-"""Raises `BadPayload` unless a payload's field of this name fits the client's call."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,6 @@ class Declared:
         combine: how the server combines uploads: "mean", by the clients' weights
             (`Algorithm.weight`); "sum"; or a function (method, upload) of the tensors whose sums
             it needs, for example `algorithms.mean.by_class`; "": by a step of the method.
-        check: checks an upload's values that depend on the client or its download.
 
     Raises:
         ValueError: if the kind is unknown.
@@ -88,7 +82,6 @@ class Declared:
     number: type[int | float] | None = None
     counters: bool = False
     combine: Combine = ""
-    check: Check | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -106,26 +99,6 @@ class Declared:
 
 
 sent = Declared
-
-
-def count_of_samples(payload: Any, name: str, call: Call) -> None:
-    """Raise `BadPayload` unless counts lie between 1 and the client's number of samples.
-
-    Its samples are its training images, or their pixels in dense prediction.
-    """
-    value, train = payload.__dict__[name], call.client.train
-    samples = train.index.shape[0] * train.labels_per_image
-    if name in payload.tensor_fields or not 1 <= value <= samples:
-        payload.require_within(name, 1, samples)
-
-
-def like_download(sent_as: str) -> Check:
-    """Return a check that a field has names, shapes and dtypes of a field of the download."""
-
-    def check(payload: Any, name: str, call: Call) -> None:
-        payload.require_like(name, getattr(call.down, sent_as))
-
-    return check
 
 
 class Placed(NamedTuple):
@@ -153,12 +126,15 @@ class Payload:
     """The declarations of all fields, by name."""
     tensor_fields: ClassVar[tuple[str, ...]] = ()
     """The names of all fields but plain numbers."""
+    float_fields: ClassVar[tuple[str, ...]] = ()
+    """The names of plain numbers that may not be finite."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
         cls.declared = {**cls.declared, **own}
         cls.tensor_fields = tuple(name for name, one in cls.declared.items() if not one.number)
+        cls.float_fields = tuple(n for n, one in cls.declared.items() if one.number is float)
         cls.__annotations__ = dict.fromkeys(own, Any)
         for name in own:
             delattr(cls, name)
@@ -193,8 +169,8 @@ class Payload:
         return type(self)(**map_tensors(lambda _: next(remaining), vars(self)))
 
     def form(self) -> tuple[object, ...]:
-        """Return type, places, dtypes and shapes, without values; equal for alike payloads."""
-        return type(self), *[structure_of(self.__dict__[name]) for name in self.tensor_fields]
+        """Return types, places, dtypes and shapes, without values; equal for alike payloads."""
+        return type(self), *map(structure_of, self.__dict__.values())
 
     def blocks(self) -> list[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
@@ -210,26 +186,6 @@ class Payload:
         values = self.__dict__
         copies = {name: map_blocks(function, values[name]) for name in self.tensor_fields}
         return type(self)(**{**values, **copies})
-
-    # --- checks ----------------------------------------------------------------------------------
-
-    def require_within(self, name: str, low: float, high: float = math.inf) -> None:
-        """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
-        place, value = f"{type(self).__qualname__}.{name}", getattr(self, name)
-        if isinstance(value, Tensor) and not value.numel():
-            raise BadPayload(f"{place} is empty")
-        bounds = value.aminmax() if isinstance(value, Tensor) else (value, value)
-        least, most = map(float, bounds)
-        if not (low <= least and most <= high):
-            kind = BadPayload if math.isfinite(least) and math.isfinite(most) else NotFinitePayload
-            wrong = most if least >= low else least
-            raise kind(f"{place} holds {wrong:g}, expected {low:g} to {high:g}")
-
-    def require_classes(self, name: str, call: Call) -> None:
-        """Raise `BadPayload` unless a tensor holds at least one class number and none twice."""
-        self.require_within(name, 0, call.client.setting.num_classes - 1)
-        if len(getattr(self, name).unique()) < len(getattr(self, name)):
-            raise BadPayload(f"{type(self).__qualname__}.{name} holds a class twice")
 
     def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
         """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
@@ -247,7 +203,7 @@ class Payload:
                 raise BadPayload(f"{where} is {form}, expected {forms[1][where]}")
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
-        """Check type, axes and dtype of every tensor and mapping.
+        """Check type, axes and dtype of every tensor and mapping, and the types of numbers.
 
         Args:
             axes: sizes of the axes that the setting fixes, by name.
@@ -256,32 +212,20 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__qualname__, dict(axes)
-        for name in self.tensor_fields:
-            field, value = self.declared[name], getattr(self, name)
+        for name, field in self.declared.items():
+            value = getattr(self, name)
+            kind = type(value).__name__
+            if field.number:
+                if type(value) not in (int, field.number):  # a float may be whole
+                    expected = "an int" if field.number is int else "a float"
+                    raise BadPayload(f"{owner}.{name} is a {kind}, expected {expected}")
+                continue
             if not field.axes and not is_tree(value):
-                kind = type(value).__name__
                 raise BadPayload(f"{owner}.{name} is a {kind}, expected a mapping of tensors")
             for path, leaf in [((name,), value)] if field.axes else leaves({name: value}):
                 _check_tensor(".".join((owner, *path)), leaf)
             if field.axes:
                 _check_axes(f"{owner}.{name}", value, field, sizes)
-
-    def check_numbers(self) -> None:
-        """Check that every plain number has its declared type and is finite.
-
-        Raises:
-            BadPayload: if one does not; the message names the field.
-        """
-        for name, field in self.declared.items():
-            value, kind = self.__dict__[name], field.number
-            if kind is None or type(value) is int:  # which every such field may be
-                continue
-            place = f"{type(self).__qualname__}.{name}"
-            if type(value) is not kind:
-                expected = "an int" if kind is int else "a float"
-                raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
-            if not math.isfinite(value):
-                raise NotFinitePayload(f"{place} is {value}")
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]

@@ -87,7 +87,7 @@ class GroupRunner(StepContexts):
             try:
                 context, start = self.client(client, round_), time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
-                call = core.Call(self.assembly.algorithm, name, context, down)
+                call = core.Call(name, context, down)
                 with of_clients(client):
                     given = self.given(context, state, down)
                     upload, next_state = method_step(context, given.state, given.down)

@@ -102,7 +102,7 @@ def _begin(
     (client, state, down), method = member, runtime.assembly.algorithm
     context = runtime.client(client, round_)
     given = runtime.given(context, state, down)
-    call = core.Call(method, STACKED_STEP, context, down)
+    call = core.Call(STACKED_STEP, context, down)
     like = begun.get(context.architecture)
     if method.one_model and given.is_empty and like is not None and like.call.down is down:
         model, trainable = like.local.model, like.local.trainable

@@ -112,7 +112,7 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
 
 def call(step: str = "client_update", **where: int) -> Call:
     """The call of a step in round 1 at client 0, or elsewhere."""
-    return Call(None, step, SimpleNamespace(**{"id": 0, "round": 1, **where}), None)
+    return Call(step, SimpleNamespace(**{"id": 0, "round": 1, **where}), None)
 
 
 def noise(privacy: Privacy, **where) -> Tensor:

@@ -26,10 +26,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.models import buffer_names
 
 
-def _is_divisor(payload: Any, name: str, call: core.Call) -> None:
-    payload.require_within(name, 1)
-
-
 def normalised(method: Any, upload: Any) -> core.StateTree:
     """Return n_i a_i, n_i / a_i and n_i y_i / a_i, whose sums FedNova needs besides FedAvg's."""
     weight = torch.tensor(method.weight(upload)).double()
@@ -48,7 +44,6 @@ class FedNova(FedAvg):
             "statistics",
             "how many steps the client took",
             number=float,
-            check=_is_divisor,
             combine=normalised,
         )
     }

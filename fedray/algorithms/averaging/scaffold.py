@@ -46,7 +46,6 @@ class Scaffold(FedAvg):
             "weights",
             "the client's mean gradient of the round, from which gradient inversion starts",
             combine="sum",
-            check=core.like_download("control"),
         )
     }
 

@@ -34,7 +34,6 @@ the maximum. Those of the client's own model stay with the client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -59,22 +58,6 @@ from fedray.models import (
 EPS = 1e-6
 
 
-def _is_of_small_model(upload: Any, name: str, call: core.Call) -> None:
-    """Check that the update has each parameter of the small model, whole or as factors."""
-    assert isinstance(call.algorithm, FedKD)
-    tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
-    names = call.algorithm.shared(model) - upload.buffers.keys()
-    update = {
-        name: factors
-        if "whole" in factors
-        else {"whole": restore(factors).reshape(tensors[name].shape)}
-        for name, factors in upload.update.items()
-        if name in names
-    }
-    expected = {name: {"whole": tensors[name]} for name in sorted(names)}
-    replace(upload, update=update).require_like(name, expected)
-
-
 def restored(method: Any, upload: Any) -> core.Tensors:
     """Return n_k times the update, restored from its factors."""
     weight = method.weight(upload)
@@ -92,7 +75,6 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
             "weights",
             "the client's update of the small model (membership; after few steps on few images, "
             "images), to the precision of `energy_start` and `energy_end`",
-            check=_is_of_small_model,
             combine=restored,
         ),
         "buffers": core.sent("statistics", counters=True, combine="mean"),

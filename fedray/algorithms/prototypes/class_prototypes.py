@@ -27,7 +27,6 @@ CLASS_FEATURES = {
         "which classes the client holds",
         "c",
         dtype=torch.int64,
-        check=core.Payload.require_classes,
     ),
     "vectors": core.sent(
         "prototypes",
@@ -45,7 +44,6 @@ LOCAL_PROTOTYPES = {
         "how many images of each class it has",
         "c",
         dtype=torch.int64,
-        check=core.count_of_samples,
     ),
 }
 """The same with the client's number of training samples of each class [c]."""
