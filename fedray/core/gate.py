@@ -25,7 +25,7 @@ from fedray.core.payload import (
 )
 from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
-from fedray.trees import ALIGNMENT, aligned
+from fedray.trees import ALIGNMENT, aligned, describe_tensor, leaves
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 
@@ -128,16 +128,24 @@ def _check_type(payload: Any, types: PayloadTypes | None) -> None:
         raise BadPayload(f"{type(payload).__qualname__} cannot travel, expected {expected}")
 
 
-def _check_like(payload: Payload, down: Any) -> None:
-    """Check that fields declared alike in the download have equal names, shapes and dtypes.
-
-    Fields are declared alike if their names, types and axes agree. Plain numbers are not compared.
-    """
-    sent = down.declared if isinstance(down, Payload) else {}
-    forms = {(name, other.number, other.axes) for name, other in sent.items()}
+def _check_like(payload: Payload, down: Payload | None) -> None:
+    """Check that fields of the same name and axes in the download have equal names and forms."""
+    sent = {} if down is None else down.declared
     for name, own in payload.declared.items():
-        if not own.number and (name, own.number, own.axes) in forms:
-            payload.require_like(name, getattr(down, name))
+        other = sent.get(name)
+        if other is None or own.number or other.number or other.axes != own.axes:
+            continue
+        place = f"{type(payload).__qualname__}.{name}"
+        found, expected = (
+            {".".join(path): describe_tensor(leaf) for path, leaf in leaves({place: tree})}
+            for tree in (getattr(payload, name), getattr(down, name))
+        )
+        for where in sorted(found.keys() ^ expected.keys())[:1]:
+            lacks = f"{place} lacks '{where.removeprefix(place)[1:]}'"
+            raise BadPayload(lacks if where in expected else f"{where} is not expected")
+        for where, form in found.items():
+            if form != expected[where]:
+                raise BadPayload(f"{where} is {form}, expected {expected[where]}")
 
 
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:

@@ -187,21 +187,6 @@ class Payload:
         copies = {name: map_blocks(function, values[name]) for name in self.tensor_fields}
         return type(self)(**{**values, **copies})
 
-    def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
-        """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
-        place = f"{type(self).__qualname__}.{name}"
-        forms = [
-            {".".join(path): describe_tensor(leaf) for path, leaf in leaves({place: tree})}
-            for tree in (getattr(self, name), expected)
-        ]
-        for where in sorted(forms[0].keys() ^ forms[1].keys()):
-            if where in forms[0]:
-                raise BadPayload(f"{where} is not expected")
-            raise BadPayload(f"{place} lacks '{where.removeprefix(place)[1:]}'")
-        for where, form in forms[0].items():
-            if form != forms[1][where]:
-                raise BadPayload(f"{where} is {form}, expected {forms[1][where]}")
-
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check type, axes and dtype of every tensor and mapping, and the types of numbers.
 
