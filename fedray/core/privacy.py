@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,8 +32,6 @@ from fedray.core.payload import (
 from fedray.core.sums import doubled, total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree
-
-PrivacyMode: TypeAlias = Literal["central", "local"]
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""
@@ -60,7 +58,7 @@ class Privacy:
         statistics: names of the models' buffers, which are sent unchanged.
     """
 
-    mode: PrivacyMode
+    mode: Literal["central", "local"]
     clip_norm: float
     noise_multiplier: float
     seed: int = 0

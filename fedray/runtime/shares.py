@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from fedray.core import Downlinks, halves, is_tested_together
-from fedray.core.sums import subtrees
+from fedray.core import Downlinks, is_tested_together
+from fedray.core.sums import halves, subtrees
 from fedray.evaluation.answers import Counts
 from fedray.runtime.assembly import Assembly
 

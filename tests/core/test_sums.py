@@ -14,12 +14,11 @@ from fedray.core import (
     Total,
     combined_rows,
     doubled,
-    halves,
     mean_of,
     sent,
     total_of,
 )
-from fedray.core.sums import stack_trees
+from fedray.core.sums import halves, stack_trees
 
 
 def tensors_of(values):
