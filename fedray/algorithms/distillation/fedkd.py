@@ -102,8 +102,8 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
 
     def factors(self, update: Tensor, round_: int) -> core.Tensors:
         """Return the factors of an update for round `round_`, on the CPU."""
-        hp, done = self.hp, max(round_ - 1, 0) / self.setting.rounds
-        share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
+        done = max(round_ - 1, 0) / self.setting.rounds
+        share = energy(self.energy_start, self.energy_end, done) if self.compress else None
         return factorise(update, share)
 
     def server_step(
