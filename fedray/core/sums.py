@@ -20,8 +20,8 @@ from fedray.core.payload import Declared
 from fedray.trees import StateTree, is_tree
 
 U = TypeVar("U")
-TOGETHER = 16
-"""Most uploads that the server stacks at a time."""
+TOGETHER = 4
+"""Most uploads that the server stacks at a time, which may be large models."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,9 @@ def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def subtrees(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
-    """Divide clients into the largest subtrees of the additions with at most `limit` clients.
+    """Divide sorted clients into the largest subtrees of the additions with at most `limit`.
 
-    Args:
-        clients: sorted ids of all clients of an exchange, or of a subtree at least as large as
-            the limit.
-        limit: the limit.
+    The clients are all of an exchange, or those of a subtree at least as large as the limit.
     """
     if len(clients) > limit:
         for half in halves(clients):
