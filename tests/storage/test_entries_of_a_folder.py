@@ -320,9 +320,3 @@ def test_an_entry_of_a_study_that_is_no_file_is_one_sentence(tmp_path, monkeypat
     KINDS[kind](tmp_path / "study" / entry)
     with pytest.raises(UserError, match=entry):
         Study.read(tmp_path / "study")
-
-
-def test_a_run_without_its_configuration_is_not_uploaded_in_part(run, tmp_path, capsys):
-    (run / "config.yaml").unlink()
-    assert main(["upload", str(run), "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) != 0
-    assert "lacks config.yaml; restore it from a copy" in capsys.readouterr().err
