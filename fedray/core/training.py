@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -103,33 +104,26 @@ def fit(
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     optimizer = client.skeleton.optimizer(config, [*local.extra.values()])
-    sizes = batch_sizes(client.train.index.size, config)
-    losses: list[Tensor] = []
-
-    def take_step(batch: Batch) -> Tensor:
-        optimizer.zero_grad()
-        value = loss(batch)
-        check_scalar(value)
-        value.backward()  # type: ignore[no-untyped-call]
-        if before_step is not None:
-            before_step()
-        if config.clip_grad_norm is not None:
-            trained = [p for group in optimizer.param_groups for p in group["params"]]
-            clip_grad_norm_(trained, config.clip_grad_norm)
-        optimizer.step()
-        return value
-
+    sizes, losses = batch_sizes(client.train.index.size, config), list[Tensor]()
+    batches = config.epochs * len(sizes)
     with only_trainable(local.model, local.trainable, local.extra.values()):
-        for batch in _batches(client, sizes):
+        for step, batch in enumerate(_batches(client, sizes, repeat)):
             if decay is not None:
-                lr = config.lr * decay(len(losses) / (config.epochs * len(sizes)))
-                set_lr(optimizer, lr)
-            for _ in range(repeat):
-                value = take_step(batch)
-            if after_batch is not None:
-                after_batch()
+                set_lr(optimizer, config.lr * decay(step // repeat / batches))
+            optimizer.zero_grad()
+            value = loss(batch)
+            check_scalar(value)
+            value.backward()  # type: ignore[no-untyped-call]
+            if before_step is not None:
+                before_step()
+            if config.clip_grad_norm is not None:
+                clip_grad_norm_(_trained_by(optimizer), config.clip_grad_norm)
+            optimizer.step()
             losses.append(value.detach())
-    mean = _mean_loss(losses[-len(sizes) :], sizes, client.device)  # of the last epoch
+            if after_batch is not None and (step + 1) % repeat == 0:
+                after_batch()
+    losses = losses[repeat - 1 :: repeat]  # of the last step on every batch
+    mean = _mean_loss(losses[-len(sizes) :], sizes)  # of the last epoch
     if not math.isfinite(mean):
         raise diverged(mean, config)
     client.train_losses.append(mean)
@@ -137,17 +131,22 @@ def fit(
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
 
-def _mean_loss(losses: Sequence[Tensor], sizes: Sequence[int], device: torch.device) -> float:
-    """Return the mean loss over the images of batches of these sizes."""
-    total, weights = torch.zeros((), device=device), 0.0
-    for value, size in zip(losses, sizes, strict=True):
-        total += value * (size / sizes[0])
-        weights += size / sizes[0]
-    return float(total) / (weights or 1)
+def _trained_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:
-    """Yield the client's batches in this round, those of all epochs."""
+def _mean_loss(losses: list[Tensor], sizes: Sequence[int]) -> float:
+    """Return the mean loss over the images of batches of these sizes, in single precision."""
+    total, weight = np.float32(0), 0.0
+    values = torch.stack(losses).tolist() if sizes else []
+    for value, size in zip(values, sizes, strict=True):
+        total += np.float32(value) * np.float32(size / sizes[0])
+        weight += size / sizes[0]
+    return float(total) / (weight or 1)
+
+
+def _batches(client: Client, sizes: Sequence[int], repeat: int) -> Iterator[Batch]:
+    """Yield the client's batches in this round, those of all epochs, each `repeat` times."""
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
     order = batch_order(client)
@@ -157,7 +156,7 @@ def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
-            yield samples.batch(images, labels[index], index)
+            yield from [samples.batch(images, labels[index], index)] * repeat
 
 
 def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator) -> Tensor:
