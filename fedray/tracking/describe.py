@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,11 +24,6 @@ RunStatus: TypeAlias = Status | Literal["RUNNING"]
 
 MAX_NAME = 250
 """MLflow's limit on characters of the name of a param, tag or metric."""
-MAX_PARAM = 6000
-"""MLflow's limit on characters of a param's value (500 before MLflow 2.9)."""
-MAX_TAG = 8000
-"""MLflow's limit on characters of a tag's value."""
-
 METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
 """Tags that identify runs; the name of a run consists of the same three values."""
 MAX_RUN_NAME = 30
@@ -100,20 +95,13 @@ def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as MLflow params within MLflow's limits: strings unchanged, others as JSON."""
-    texts = {
-        key: value if isinstance(value, str) and value else json.dumps(value, default=str)
+    """Return values as MLflow params: strings unchanged, others as JSON. MLflow cuts long ones."""
+    return {
+        valid_name(key): value
+        if isinstance(value, str) and value
+        else json.dumps(value, default=str)
         for key, value in values.items()
     }
-    return {valid_name(key): shorten(text) for key, text in texts.items()}
-
-
-def shorten(value: str, limit: int = MAX_PARAM) -> str:
-    """Return `value` in at most `limit` characters; a cut value ends with its original length."""
-    if len(value) <= limit:
-        return value
-    end = f"... ({len(value)} characters)"
-    return value[: limit - len(end)] + end
 
 
 def valid_name(name: str) -> str:
@@ -191,10 +179,8 @@ def run_note(done: Run) -> str:
         f"seed {info.seed}{scale}."
     ]
     if best is not None:
-        lines.append(
-            f"Local accuracy **{100 * best.local_accuracy:.2f} %** in round {best.round} "
-            f"({BEST[info.select]})."
-        )
+        value, label = f"{100 * best.local_accuracy:.2f} %", BEST[info.select]
+        lines.append(f"Local accuracy **{value}** in round {best.round} ({label}).")
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
     lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
@@ -235,7 +221,7 @@ class TrackedRun:
         seconds: duration; None: until now.
         rounds: all rounds so far.
         data: name, digest, source and profile of the MLflow dataset; None while it is unknown.
-        metrics: final numbers by name.
+        metrics: numbers by name, written once the run has ended, as are files and note.
         files: artifacts, which need not exist.
         note: description in Markdown; `artifact:NAME` is replaced by the artifact's address.
     """
@@ -272,36 +258,24 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
     """
     files = RunFolder(folder)
     run = files.read()
-    info = run.info
+    info, best = run.info, run.best
     params, tags = describe_run(info)
     tags |= {"fedray.folder": folder.name, "mlflow.source.name": f"fedray run {files.config}"}
     started = run.started.timestamp() if run.started is not None else 0.0
-    tracked = TrackedRun(
+    is_going = is_claimed(files) if going is None else going
+    ended: RunStatus = "FAILED" if files.error.is_file() else "KILLED"
+    return TrackedRun(
         key=f"{info.identity[:16]}-{round(1e6 * started):x}",
         name=run_name(info),
         experiment=experiment_name(info.name, info.config),
         params=params,
         tags=tags,
-        status=_status_of(files, run, going),
+        status="FINISHED" if run.is_finished else "RUNNING" if is_going else ended,
         started_ms=round(1000 * started),
         seconds=run.costs.wall_seconds,
         rounds=run.rounds,
         data=data_of(info),
-    )
-    if tracked.status == "RUNNING":
-        return tracked
-    best = run.best
-    return replace(
-        tracked,
-        note=run_note(run),
         metrics={BEST_METRIC: best.local_accuracy, "best/round": best.round} if best else {},
         files=[folder / name for name in (*ARTIFACTS, files.error.name)],
+        note=run_note(run),
     )
-
-
-def _status_of(files: RunFolder, run: Run, going: bool | None) -> RunStatus:
-    if run.is_finished:
-        return "FINISHED"
-    if going or (going is None and is_claimed(files)):
-        return "RUNNING"
-    return "FAILED" if files.error.is_file() else "KILLED"

@@ -22,7 +22,6 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 
@@ -66,11 +65,7 @@ def check_installed() -> None:
     """Raise UserError if MLflow is missing, or a folder of that name shadows it; import nothing."""
     spec = importlib.util.find_spec("mlflow")
     if spec is None or spec.origin is None:
-        places = ", ".join((spec and spec.submodule_search_locations) or ())
-        hint = f" (import mlflow finds only the folder {places})" if places else ""
-        raise UserError(
-            f"mlflow is not installed{hint}; pip install 'mlflow>=3.17', or pass --no-track"
-        )
+        raise UserError("mlflow is not installed; pip install 'mlflow>=3.17', or pass --no-track")
 
 
 def client_of(uri: str) -> Any:

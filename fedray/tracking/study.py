@@ -44,16 +44,22 @@ class Member:
     """A run of a study, beyond what its own folder tells.
 
     Attributes:
-        name: the displayed name.
+        name: the displayed name; "": that of a run without a study.
         tags: further tags by name.
         metrics: further final numbers by name, such as `OBJECTIVE`.
         status: how the study ended the run; None: as the run's folder tells.
     """
 
-    name: str
+    name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     status: RunStatus | None = None
+
+    def described(self, run: TrackedRun) -> TrackedRun:
+        """Return the run with this."""
+        tags, metrics = {**run.tags, **self.tags}, {**run.metrics, **self.metrics}
+        name, status = self.name or run.name, self.status or run.status
+        return replace(run, name=name, tags=tags, metrics=metrics, status=status)
 
 
 @dataclass(frozen=True)
@@ -87,34 +93,29 @@ class TrackedStudy:
         """
         path = home / FILE
         try:
-            study = TypeAdapter(cls).validate_json(read_regular(path)) if path.exists() else None
+            study = TypeAdapter(cls).validate_json(read_regular(path))
+        except FileNotFoundError:
+            return None
         except (OSError, ValidationError) as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from None
-        if study is None:
-            return None
-        files = [home / name for name in study.parent.files]
+        files = [home / path.name for path in study.parent.files]  # no other files
         runs = {os.path.abspath(home / name): run for name, run in study.runs.items()}
         return replace(study, parent=replace(study.parent, files=files), runs=runs)
 
-    def view(self, parent_id: str) -> str:
-        """Return the saved view of the study's runs: of a sweep, its keys and the best on top."""
-        columns = [f"metrics.`{OBJECTIVE}`", *(f"params.`{key}`" for key in self.swept)]
-        state: dict[str, Any] = {"searchFilter": f"tags.`mlflow.parentRunId` = '{parent_id}'"}
-        if self.swept:
-            state |= {"orderByKey": columns[0], "orderByAsc": self.is_min}
-        return saved_view(self.parent.name, self.parent.started_ms, columns, state)
 
+def saved_view(study: TrackedStudy | None = None, parent_id: str = "") -> str:
+    """Return a view of MLflow's table of runs; its state is `ExperimentPageUIState` of MLflow 3.17.
 
-def saved_view(name: str, began_ms: int, columns: Sequence[str], state: Mapping[str, Any]) -> str:
-    """Return a view of MLflow's table of runs; `state` is `ExperimentPageUIState` of MLflow 3.17.
-
-    Args:
-        name: the name in MLflow's list of views.
-        began_ms: milliseconds since the epoch; MLflow lists the latest view first.
-        columns: what the table shows before `COLUMNS`.
-        state: filter and order of the table.
+    Of a study, it shows the runs below its parent; of a sweep, the swept keys and the best on top.
     """
-    state = {"selectedColumns": [*columns, *COLUMNS], **state}
+    columns, state, name, began_ms = list(COLUMNS), dict[str, Any](), VIEW, 0
+    if study is not None:
+        name, began_ms = study.parent.name, study.parent.started_ms  # the latest is listed first
+        objective, swept = f"metrics.`{OBJECTIVE}`", [f"params.`{key}`" for key in study.swept]
+        columns = [objective, *swept, *columns]
+        state["searchFilter"] = f"tags.`mlflow.parentRunId` = '{parent_id}'"
+        state |= {"orderByKey": objective, "orderByAsc": study.is_min} if swept else {}
+    state["selectedColumns"] = columns
     return json.dumps({"name": name, "createdAt": began_ms, "state": json.dumps(state)})
 
 

@@ -12,25 +12,16 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedray.errors import UserError
 from fedray.markdown import escape_html
 from fedray.storage.claim import is_claimed
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import store
-from fedray.tracking.describe import (
-    ARTIFACT,
-    MAX_TAG,
-    SECONDS,
-    TOTALS,
-    TrackedRun,
-    metrics_of,
-    shorten,
-    totals_of,
-    tracked_run,
-)
+from fedray.tracking import describe, store
+from fedray.tracking.describe import SECONDS, TrackedRun, tracked_run
 from fedray.tracking.study import VIEW, Member, TrackedStudy, saved_view, view_path
 
 KEY_TAG, PARENT_TAG = "fedray.key", "mlflow.parentRunId"
@@ -42,6 +33,8 @@ OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
 """First line of the descriptions that `sync` may replace."""
 MOST_METRICS, MOST_OTHERS = 800, 100
 """Items of a request: MLflow accepts 1000, of these 100 params and 100 tags."""
+Sent: TypeAlias = dict[str, object]
+"""What was sent of runs, by their folders."""
 
 
 @dataclass
@@ -50,8 +43,7 @@ class Synced:
 
     Attributes:
         page: path of the page of the runs on a tracking server; "" if there is no run yet.
-        rounds: how many rounds were sent.
-        files: how many files were sent.
+        rounds, files: how many were sent.
         problems: what MLflow lacks: folders that cannot be read, and files that it did not take.
     """
 
@@ -61,13 +53,7 @@ class Synced:
     problems: list[str] = field(default_factory=list)
 
 
-def sync(
-    folder: Path,
-    uri: str,
-    *,
-    going: bool | None = None,
-    sent: dict[str, object] | None = None,
-) -> Synced:
+def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = None) -> Synced:
     """Write to MLflow what it lacks of the folder of a run, or of a study and its runs.
 
     Args:
@@ -81,12 +67,15 @@ def sync(
     """
     done, sent = Synced(), {} if sent is None else sent
     target = _Target(uri, done)
-    members: Mapping[str, Member | None] = {str(folder): None}
+    members: Mapping[str, Member] = {str(folder): Member()}
     try:
         study = TrackedStudy.read(folder)
         if study is not None:
             going, members = is_claimed(RunFolder(folder)) if going is None else going, study.runs
-            target.write_parent(study, is_going=going)
+            is_killed = study.parent.status == "RUNNING" and not going
+            target.write(
+                replace(study.parent, status="KILLED") if is_killed else study.parent, study
+            )
     except UserError as error:
         done.problems.append(str(error))
     for name, member in members.items():
@@ -94,25 +83,11 @@ def sync(
             if RunFolder(Path(name)).has_result:
                 stamp = going, member, _stamp(Path(name))
                 if sent.get(name) != stamp:
-                    target.write(_described(tracked_run(Path(name), going), member))
+                    target.write(member.described(tracked_run(Path(name), going)))
                     sent[name] = stamp
         except UserError as error:
             done.problems.append(str(error))
     return done
-
-
-def _described(run: TrackedRun, member: Member | None) -> TrackedRun:
-    """Return a run with what its study knows of it."""
-    if member is None:
-        return run
-    return replace(
-        run,
-        name=member.name,
-        tags={**run.tags, **member.tags},
-        status=member.status or run.status,
-        metrics={**run.metrics, **member.metrics},
-        note="",
-    )
 
 
 def _stamp(folder: Path) -> list[tuple[str, int, int]]:
@@ -130,35 +105,24 @@ class _Target:
     """
 
     def __init__(self, uri: str, done: Synced) -> None:
-        self.done = done
-        self._uri, self._client = uri, store.client_of(uri)
+        self._uri, self._client, self._done = uri, store.client_of(uri), done
+        self._kinds = import_module("mlflow.entities")
         self._experiment_id = self._parent_id = ""
-        self._view = VIEW
 
-    def write_parent(self, study: TrackedStudy, *, is_going: bool) -> None:
-        """Write the parent of a study's runs, and the view of them."""
-        run, self._view = study.parent, study.parent.key
-        if run.status == "RUNNING" and not is_going:
-            run = replace(run, status="KILLED")
-        with store.alone(self._uri):
-            self._open(run.experiment, study.question)
-        self._parent_id = self.write(run)
-        tag = f"{VIEW_TAG}{run.key}"
-        if tag not in self._client.get_experiment(self._experiment_id).tags:
-            view = study.view(self._parent_id)
-            self._client.set_experiment_tag(self._experiment_id, tag, view)
-
-    def write(self, run: TrackedRun) -> str:
-        """Write what MLflow lacks of a run; return its id there.
+    def write(self, run: TrackedRun, study: TrackedStudy | None = None) -> None:
+        """Write what MLflow lacks of a run, or of the parent of a study's runs.
 
         Raises:
             UserError: if MLflow has everything but the run's files.
         """
         with store.alone(self._uri):
             if not self._experiment_id:
-                self._open(run.experiment)
+                self._open(run.experiment, study)
             held = self._find(run)
             self._write_content(held, run)
+            if study is not None:
+                self._parent_id = held.info.run_id
+                self._save_view(study)
         try:
             if run.status != "RUNNING":
                 self._write_files(held.info.run_id, run)
@@ -167,55 +131,55 @@ class _Target:
                 f"MLflow lacks files of {run.name} ({store.reason(error, self._uri)}); a server "
                 "that serves artifacts can take them (mlflow server --artifacts-destination DIR)"
             ) from error
-        return str(held.info.run_id)
 
-    def _open(self, name: str, question: str = "") -> None:
+    def _open(self, name: str, study: TrackedStudy | None) -> None:
         """Find an experiment; create it if missing, and restore a deleted one."""
         found = self._client.get_experiment_by_name(name)
         if found is None:
             path = store.sqlite_path(self._uri)
-            self._experiment_id = self._client.create_experiment(
-                name,
-                artifact_location=path and (path.parent / "mlartifacts").as_uri(),
-                tags={
-                    "mlflow.experimentKind": "custom_model_development",  # not agents
-                    f"{VIEW_TAG}{VIEW}": saved_view(VIEW, 0, [], {}),
-                    **({NOTE_TAG: escape_html(question)} if question else {}),
-                },
-            )
+            tags = {"mlflow.experimentKind": "custom_model_development"}  # not agents
+            tags[VIEW_TAG + VIEW] = saved_view()
+            if study is not None and study.question:
+                tags[NOTE_TAG] = escape_html(study.question)
+            location = path and (path.parent / "mlartifacts").as_uri()
+            self._experiment_id = self._client.create_experiment(name, location, tags)
         else:
             self._experiment_id = found.experiment_id
             if found.lifecycle_stage == "deleted":
                 self._client.restore_experiment(found.experiment_id)
-        self.done.page = view_path(self._experiment_id, self._view)
+        self._done.page = view_path(self._experiment_id, study.parent.key if study else VIEW)
+
+    def _save_view(self, study: TrackedStudy) -> None:
+        """Save the view of a study's runs with the experiment, unless it is there."""
+        tag = VIEW_TAG + study.parent.key
+        if tag not in self._client.get_experiment(self._experiment_id).tags:
+            view = saved_view(study, self._parent_id)
+            self._client.set_experiment_tag(self._experiment_id, tag, view)
 
     def _find(self, run: TrackedRun) -> Any:
         """Return the run with this key; create it if missing.
 
         Of several runs, left by a request that a server received twice, return the fullest.
         """
-        key, of_key = {KEY_TAG: run.key}, f"tags.`{KEY_TAG}` = '{run.key}'"
-        if found := self._client.search_runs([self._experiment_id], filter_string=of_key):
+        tags, of_key = {KEY_TAG: run.key}, f"tags.`{KEY_TAG}` = '{run.key}'"
+        if found := self._client.search_runs([self._experiment_id], of_key):
             return max(found, key=lambda held: (len(held.data.metrics), held.info.run_id))
-        return self._client.create_run(
-            self._experiment_id, start_time=run.started_ms, tags=key, run_name=run.name
-        )
+        return self._client.create_run(self._experiment_id, run.started_ms, tags, run.name)
 
     def _write_content(self, held: Any, run: TrackedRun) -> None:
         """Write all but the files. Params, tags and rounds in MLflow are not changed."""
-        from mlflow.entities import Param, RunTag
-
         run_id, is_over = held.info.run_id, run.status != "RUNNING"
         self._write_data(held, run)
         metrics = self._new_rounds(held, run)
         tags = {name: text for name, text in run.tags.items() if name not in held.data.tags}
-        if self._parent_id not in ("", held.data.tags.get(PARENT_TAG)):
+        if self._parent_id not in ("", run_id, held.data.tags.get(PARENT_TAG)):
             tags[PARENT_TAG] = self._parent_id  # new, or the former one was deleted
         if is_over:
             metrics += self._new_results(held, run)
             tags |= self._new_note(held, run)
-        params = [Param(*item) for item in run.params.items() if item[0] not in held.data.params]
-        texts = [RunTag(name, shorten(text, MAX_TAG)) for name, text in tags.items()]
+        new = {name: text for name, text in run.params.items() if name not in held.data.params}
+        params = [self._kinds.Param(*item) for item in new.items()]
+        texts = [self._kinds.RunTag(*item) for item in tags.items()]
         while params or texts or metrics:
             self._client.log_batch(
                 run_id,
@@ -223,8 +187,8 @@ class _Target:
                 params=params[:MOST_OTHERS],
                 tags=texts[:MOST_OTHERS],
             )
-            metrics, params = metrics[MOST_METRICS:], params[MOST_OTHERS:]
-            texts = texts[MOST_OTHERS:]
+            metrics = metrics[MOST_METRICS:]
+            params, texts = params[MOST_OTHERS:], texts[MOST_OTHERS:]
         ended = run.ended_ms if is_over else None
         if not is_over and held.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
@@ -232,47 +196,41 @@ class _Target:
             self._client.set_terminated(run_id, run.status, end_time=ended)
 
     def _write_data(self, held: Any, run: TrackedRun) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
         known = {item.dataset.digest for item in held.inputs.dataset_inputs}
         if run.data is not None and run.data["digest"] not in known:
-            data = Dataset(source_type="fedray", **run.data)
-            context = [InputTag("mlflow.data.context", "clients")]
-            self._client.log_inputs(held.info.run_id, [DatasetInput(data, context)])
+            data = self._kinds.Dataset(source_type="fedray", **run.data)
+            context = [self._kinds.InputTag("mlflow.data.context", "clients")]
+            self._client.log_inputs(held.info.run_id, [self._kinds.DatasetInput(data, context)])
 
     def _new_rounds(self, held: Any, run: TrackedRun) -> list[Any]:
         """Return the metrics of the rounds that MLflow lacks or has in part."""
-        from mlflow.entities import Metric
-
         steps: set[int] = set()
         if SECONDS in held.data.metrics:
             history = self._client.get_metric_history(held.info.run_id, SECONDS)
             steps = {point.step for point in history}
         metrics = []
-        for done, totals in totals_of(run.rounds):
+        for done, totals in describe.totals_of(run.rounds):
             if done.round not in steps:
-                stamp = run.started_ms + round(1000 * totals[TOTALS[-1]])
-                values = {**metrics_of(done), **totals}
+                stamp = run.started_ms + round(1000 * totals[describe.TOTALS[-1]])
+                values = {**describe.metrics_of(done), **totals}
                 values[SECONDS] = values.pop(SECONDS)  # last: a round that has it is complete
-                metrics += [Metric(*item, stamp, done.round) for item in values.items()]
-                self.done.rounds += 1
+                metrics += [self._kinds.Metric(*item, stamp, done.round) for item in values.items()]
+                self._done.rounds += 1
         return metrics
 
     def _new_results(self, held: Any, run: TrackedRun) -> list[Any]:
         """Return the final metrics that differ in MLflow, at the step of the last round."""
-        from mlflow.entities import Metric
-
         step = run.rounds[-1].round if run.rounds else 0
         stamp = run.ended_ms or round(1000 * time.time())
         known = held.data.metrics
         new = {name: value for name, value in run.metrics.items() if known.get(name) != value}
-        return [Metric(*item, stamp, step) for item in new.items()]
+        return [self._kinds.Metric(*item, stamp, step) for item in new.items()]
 
     def _new_note(self, held: Any, run: TrackedRun) -> dict[str, str]:
         """Return the tag of the description, with HTML escaped, unless a user has written one."""
         before = held.data.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.info.run_id}&path=\1"
-        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(run.note))
+        text = OURS + re.sub(rf"{describe.ARTIFACT}([\w.-]+)", link, escape_html(run.note))
         is_ours = not before or before.startswith(OURS.strip())
         return {NOTE_TAG: text} if run.note and is_ours and text != before else {}
 
@@ -280,7 +238,7 @@ class _Target:
         """Send files that are missing or differ in size."""
         sizes = {item.path: item.file_size for item in self._client.list_artifacts(run_id)}
         for path in run.files:
-            is_file = path.is_file() and not path.is_symlink()
-            if is_file and sizes.get(path.name) != path.stat().st_size:
+            is_new = path.is_file() and sizes.get(path.name) != path.stat().st_size
+            if is_new and not path.is_symlink():
                 self._client.log_artifact(run_id, str(path))
-                self.done.files += 1
+                self._done.files += 1
