@@ -31,7 +31,7 @@ from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.describe import TrackedRun, grouped
-from fedray.tracking.study import Member, TrackedStudy
+from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
 
 TRIALS = ("trial_0", "trial_1")
@@ -119,7 +119,7 @@ def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
         metrics=best,
     )  # fmt: skip
     objective = {"objective": 0.5} if has_ended else {}
-    members = {trial: Member(f"{name} {trial}", metrics=objective) for trial in runs}
+    members = {trial: TrackedMember(f"{name} {trial}", metrics=objective) for trial in runs}
     TrackedStudy(parent, members).write(home)
 
 

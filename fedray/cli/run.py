@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,6 @@ from fedray.storage.claim import prove_writable
 from fedray.storage.copies import check_owner, fetch_missing
 from fedray.storage.entries import check_entries
 from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
-from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
 
@@ -206,12 +205,7 @@ def one_run(request: RunRequest) -> Path:
             if is_over(request):
                 confirm_finished(experiment, out, began)
             else:
-                # last, because `begin` claims the folder
-                rounds = begin(experiment, out, request.executor, began, say_line, say_next)
-                if request.executor == "serial":
-                    start_tracking()  # with Ray, all CPUs are busy until the first round
-                hint = resume_hint(out, request, experiment)
-                drive(experiment, out, rounds, start_tracking, hint)
+                drive(request, experiment, out, began, start_tracking)
             print_summary(out, request.executor)
     return out
 
@@ -273,27 +267,29 @@ def warn_if_from_start(folder: RunFolder) -> None:
 
 
 def drive(
+    request: RunRequest,
     experiment: Experiment,
     out: Path,
-    rounds: Generator[Round, None, None],
+    began: float,
     start_tracking: Callable[[], None],
-    resume_hint: Callable[[], str],
 ) -> None:
     """Execute a run to its end; print and track its rounds.
 
     Raises:
         KeyboardInterrupt: if the run is stopped; the command that resumes it has been printed.
     """
+    hint = resume_hint(out, request, experiment)
 
     def stopped(stop: KeyboardInterrupt) -> None:
-        say_stopped(stop, resume_hint())
+        say_stopped(stop, hint())
 
+    rounds = begin(experiment, out, request.executor, began, say_line, say_next)  # claims it
+    if request.executor == "serial":
+        start_tracking()  # with Ray, all CPUs are busy until the first round
+    follows = follow(out, rounds, start_tracking=start_tracking, stopped=stopped)
     try:
-        with (
-            RoundProgress(experiment.rounds) as show,
-            closing(follow(out, rounds, start_tracking=start_tracking, stopped=stopped)) as tracked,
-        ):
-            for done in tracked:
+        with RoundProgress(experiment.rounds) as show, closing(follows):
+            for done in follows:
                 show(done)
     except KeyboardInterrupt as stop:
         stopped(stop)

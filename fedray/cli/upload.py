@@ -14,7 +14,7 @@ from fedray.command import PATH, WORD, Command
 from fedray.errors import FedrayError, UserError
 from fedray.masking import mask
 from fedray.storage.run_folder import find_run_folders
-from fedray.tracking.follow import follow
+from fedray.tracking.follow import follow_folder
 from fedray.tracking.store import reason, resolve_uri, ui_command
 from fedray.tracking.study import FILE, TrackedStudy
 from fedray.tracking.sync import sync
@@ -82,4 +82,4 @@ def _follow(folders: Sequence[Path], uri: str) -> int:
     with os.fdopen(os.dup(2), "w") as lines:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings of MLflow
         say = partial(print, "tracking:", file=lines, flush=True)
-        return 0 if follow(folders[0], uri, say) else 1
+        return 0 if follow_folder(folders[0], uri, say) else 1

@@ -30,7 +30,7 @@ from fedray.tracking.describe import (
     describe_run,
     source_tags,
 )
-from fedray.tracking.study import OBJECTIVE, Member, TrackedStudy
+from fedray.tracking.study import OBJECTIVE, TrackedMember, TrackedStudy
 
 ARTIFACTS = {
     "sweep": (FILE, "sweep.yaml", "trials.csv", "sweep.png", "best.yaml"),
@@ -88,7 +88,7 @@ def tracked_study(study: Study, conclusion: Conclusion | None = None) -> Tracked
     )
 
 
-def _member(study: Study, spec: RunSpec) -> Member:
+def _member(study: Study, spec: RunSpec) -> TrackedMember:
     """Return what a study knows of a run."""
     tags = {**_tags(study), "config": config_label(spec.config)}
     if not study.plan.is_sweep:
@@ -104,7 +104,7 @@ def _member(study: Study, spec: RunSpec) -> Member:
         status, metrics = "FINISHED", {OBJECTIVE: end.choice}
     elif end is not None:
         status = "FAILED"
-    return Member(study.name_of(spec), tags, metrics, status)
+    return TrackedMember(study.name_of(spec), tags, metrics, status)
 
 
 def swept_keys(plan: StudyPlan) -> list[str]:

@@ -1,6 +1,6 @@
 """MLflow follows a folder in a child process, so that training never waits for it.
 
-A run uses `tracking`, which starts `fedray upload --follow FOLDER`; that command calls `follow`.
+A run uses `tracking`, whose process `fedray upload --follow FOLDER` calls `follow_folder`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE_SECONDS = 10.0
 EVERY_SECONDS = 5.0
 """Shortest pause between two looks at a folder."""
 SHARE = 0.05
-"""Largest share of a run's time in which `follow` works."""
+"""Largest share of a run's time in which `follow_folder` works."""
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def again(folder: Path) -> str:
     return f"fedray upload {shlex.quote(str(folder))}"
 
 
-def follow(folder: Path, uri: str, say: Callable[[str], object] = say) -> bool:
+def follow_folder(folder: Path, uri: str, say: Callable[[str], object] = say) -> bool:
     """Keep MLflow up to date with a folder until standard input ends, then write its last state.
 
     A store that fails is tried again. Its first failure, and one at the end, are said while the

@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Member:
+class TrackedMember:
     """A run of a study, beyond what its own folder tells.
 
     Attributes:
@@ -75,7 +75,7 @@ class TrackedStudy:
     """
 
     parent: TrackedRun
-    runs: Mapping[str, Member]
+    runs: Mapping[str, TrackedMember]
     question: str = ""
     swept: Sequence[str] = ()
     is_min: bool = False

@@ -22,7 +22,7 @@ from fedray.storage.claim import is_claimed
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import describe, store
 from fedray.tracking.describe import SECONDS, TrackedRun, tracked_run
-from fedray.tracking.study import VIEW, Member, TrackedStudy, saved_view, view_path
+from fedray.tracking.study import VIEW, TrackedMember, TrackedStudy, saved_view, view_path
 
 KEY_TAG, PARENT_TAG = "fedray.key", "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
@@ -67,7 +67,7 @@ def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = 
     """
     done, sent = Synced(), {} if sent is None else sent
     target = _Target(uri, done)
-    members: Mapping[str, Member] = {str(folder): Member()}
+    members: Mapping[str, TrackedMember] = {str(folder): TrackedMember()}
     try:
         study = TrackedStudy.read(folder)
         if study is not None:

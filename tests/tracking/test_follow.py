@@ -48,7 +48,7 @@ def test_a_folder_is_followed_to_its_end(
             return ""
 
     monkeypatch.setattr(sys, "stdin", Run())
-    assert follow.follow(folder, uri, said.append)
+    assert follow.follow_folder(folder, uri, said.append)
     assert statuses == ["RUNNING"] * 4
     assert held.run().info.status == "FINISHED"
     held.assert_every_metric_once_per_round(held.run(), range(4))
@@ -70,7 +70,7 @@ def test_a_failure_is_said_at_once_and_at_the_end_with_the_command(
             return ""
 
     monkeypatch.setattr(sys, "stdin", Run())
-    assert not follow.follow(folder, uri, said.append)
+    assert not follow.follow_folder(folder, uri, said.append)
     assert len(said) == 2
     for line in said:
         assert "result.json" in line

@@ -18,7 +18,7 @@ from fedray.config import flatten
 from fedray.storage.claim import FolderClaim
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.describe import TrackedRun, as_params, grouped
-from fedray.tracking.study import Member, TrackedStudy
+from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
 from tests.tracking.runs import STARTED, Held, make_round, make_run, write_run
 
@@ -33,7 +33,7 @@ def write_study(home: Path, *runs: Path, **more: Any) -> Path:
     """Write a study of two runs, lr=0.1 and lr=0.2."""
     folders = runs or [write_run(home / f"lr{n}", make_run(2, seed=n)) for n in (1, 2)]
     members = {
-        folder.name: Member(f"lr=0.{n}", {"config": f"lr=0.{n}"}, {"objective": n / 10})
+        folder.name: TrackedMember(f"lr=0.{n}", {"config": f"lr=0.{n}"}, {"objective": n / 10})
         for n, folder in enumerate(folders, 1)
     }
     (home / "sweep.png").write_text("picture")
