@@ -33,8 +33,7 @@ OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
 """First line of the descriptions that `sync` may replace."""
 MOST_METRICS, MOST_OTHERS = 800, 100
 """Items of a request: MLflow accepts 1000, of these 100 params and 100 tags."""
-Sent: TypeAlias = dict[str, object]
-"""What was sent of runs, by their folders."""
+Sent: TypeAlias = dict[str, object]  # what was sent of runs, by their folders
 
 
 @dataclass
@@ -72,28 +71,29 @@ def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = 
         study = TrackedStudy.read(folder)
         if study is not None:
             going, members = is_claimed(RunFolder(folder)) if going is None else going, study.runs
-            is_killed = study.parent.status == "RUNNING" and not going
-            target.write(
-                replace(study.parent, status="KILLED") if is_killed else study.parent, study
-            )
+            parent = study.parent
+            is_killed = parent.status == "RUNNING" and not going
+            target.write(replace(parent, status="KILLED") if is_killed else parent, study)
     except UserError as error:
         done.problems.append(str(error))
     for name, member in members.items():
         try:
-            if RunFolder(Path(name)).has_result:
-                stamp = going, member, _stamp(Path(name))
-                if sent.get(name) != stamp:
-                    target.write(member.described(tracked_run(Path(name), going)))
-                    sent[name] = stamp
+            _sync_run(target, name, member, going, sent)
         except UserError as error:
             done.problems.append(str(error))
     return done
 
 
-def _stamp(folder: Path) -> list[tuple[str, int, int]]:
-    """Return a value that changes with the files of a run's folder."""
-    files = [(entry.name, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]
-    return sorted((name, status.st_size, status.st_mtime_ns) for name, status in files)
+def _sync_run(
+    target: _Target, name: str, member: TrackedMember, going: bool | None, sent: Sent
+) -> None:
+    """Write the run in a folder, unless it has not begun, or not changed since it was sent."""
+    if RunFolder(Path(name)).has_result:
+        files = [(entry.name, entry.stat()) for entry in os.scandir(name) if entry.is_file()]
+        state = sorted((file, found.st_size, found.st_mtime_ns) for file, found in files)
+        if sent.get(name) != (state, going, member):
+            target.write(member.described(tracked_run(Path(name), going)))
+            sent[name] = state, going, member
 
 
 class _Target:
