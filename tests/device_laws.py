@@ -58,11 +58,11 @@ def count_steps(experiment: Experiment) -> StepCounts:
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
     counts, batches = StepCounts(), training._batches
 
-    def counted(client: Client, sizes: Sequence[int]) -> Iterator[Batch]:
+    def counted(client: Client, sizes: Sequence[int], repeat: int) -> Iterator[Batch]:
         before = Counter[str]()
-        for number, batch in enumerate(batches(client, sizes)):
+        for number, batch in enumerate(batches(client, sizes, repeat)):
             yield batch
-            if number % len(sizes):  # skip an epoch's first batch, which may do one-off work
+            if number // repeat % len(sizes):  # skip an epoch's first batch, which may do one-off work
                 counts.batches += 1
                 counts.inside.update(COUNTS - before)
             before = Counter(COUNTS)
