@@ -23,7 +23,7 @@ from fedray.tracking.describe import (
     TrackedRun,
 )
 
-FILE = "tracking.json"
+FILE = "mlflow.json"
 """File in a study's folder with its `TrackedStudy`."""
 OBJECTIVE = "objective"
 """Metric of a study's run: the value that chooses a configuration."""

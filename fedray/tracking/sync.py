@@ -89,8 +89,8 @@ def _sync_run(
 ) -> None:
     """Write the run in a folder, unless it has not begun, or not changed since it was sent."""
     if RunFolder(Path(name)).has_result:
-        files = [(entry.name, entry.stat()) for entry in os.scandir(name) if entry.is_file()]
-        state = sorted((file, found.st_size, found.st_mtime_ns) for file, found in files)
+        found = [entry for entry in os.scandir(name) if entry.is_file(follow_symlinks=False)]
+        state = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
         if sent.get(name) != (state, going, member):
             target.write(member.described(tracked_run(Path(name), going)))
             sent[name] = state, going, member

@@ -205,13 +205,6 @@ def test_a_list_of_runs_names_those_of_the_store_and_its_own(run, tmp_path):
     ]
 
 
-def test_upload_takes_no_runs_from_a_list_alone(run, finished, tmp_path, capsys):
-    shutil.copytree(run, tmp_path / "received" / "0a")
-    write_run_list(tmp_path / "received", [tmp_path / "received" / "0a"])
-    assert call(READERS["upload"], tmp_path / "received", finished) == 2
-    assert "lacks plan.json" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("runs", [3, None, {"a": 1}, "../run"])
 def test_a_list_that_is_none_is_one_sentence(tmp_path, runs):
     tmp_path.joinpath("runs.json").write_text(json.dumps(sealed({"runs": runs})))
