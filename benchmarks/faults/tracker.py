@@ -111,7 +111,7 @@ def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
     has_ended = count == 6
     for trial, run in runs.items():
         folder, now = RunFolder(home / trial), replace(run, rounds=run.rounds[:count])
-        if not (folder.has_result and folder.read() == now):
+        if not (folder.has_result and folder.read().done == now.done):
             folder.write(now)
     best = {"best_objective": 0.5, "trials_finished": 2.0} if has_ended else {}
     parent = TrackedRun(
