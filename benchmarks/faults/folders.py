@@ -200,14 +200,14 @@ def do_damage(draw: random.Random, folder: Path, subject: str, name: str, damage
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Read `count` damaged folders; return the outcomes by damage and command."""
-    from fedray.tracking import Store
+    from fedray.tracking.store import client_of
 
     experiments = prepare(folder, "fedray.cli.main", "fedray.studies.tune", "mlflow")
     (folder / "database").mkdir()
 
     def begin() -> int:
         make_templates(folder, experiments)
-        Store(f"sqlite:///{folder}/database/mlflow.db", "empty").connect()
+        client_of(f"sqlite:///{folder}/database/mlflow.db").search_experiments()
         return 0
 
     run_undisturbed(begin, folder / "begin.log")

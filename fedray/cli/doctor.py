@@ -215,11 +215,11 @@ def _shared(folder: Path) -> Iterator[Finding]:
 
 def tracker() -> Iterator[Finding]:
     """Check MLflow, and the database or server that runs are logged to."""
-    from fedray.tracking.mlflow_store import check_installed, resolve_uri, sqlite_path, ui_command
+    from fedray.tracking.store import check_installed, resolve_uri, sqlite_path, ui_command
 
     try:
         check_installed()
-        uri = resolve_uri(results_home())
+        uri = resolve_uri()
     except FedrayError as error:
         yield Finding("MLflow", "missing", str(error), "fix this, or pass --no-track")
         return

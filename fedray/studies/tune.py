@@ -45,6 +45,7 @@ from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
 from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, EndStatus, Study, StudyRun
+from fedray.studies.tracking import write_tracking
 
 FOLDER = "tune"
 STOPPED_SECONDS = 60
@@ -256,6 +257,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
     def _write(self) -> None:
         self._study.write()
+        write_tracking(self._study)
         self._written, self._is_written = time.monotonic(), True
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:

@@ -205,13 +205,6 @@ def test_a_list_of_runs_names_those_of_the_store_and_its_own(run, tmp_path):
     ]
 
 
-def test_upload_takes_no_runs_from_a_list_alone(run, finished, tmp_path, capsys):
-    shutil.copytree(run, tmp_path / "received" / "0a")
-    write_run_list(tmp_path / "received", [tmp_path / "received" / "0a"])
-    assert call(READERS["upload"], tmp_path / "received", finished) == 2
-    assert "lacks plan.json" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("runs", [3, None, {"a": 1}, "../run"])
 def test_a_list_that_is_none_is_one_sentence(tmp_path, runs):
     tmp_path.joinpath("runs.json").write_text(json.dumps(sealed({"runs": runs})))
@@ -320,9 +313,3 @@ def test_an_entry_of_a_study_that_is_no_file_is_one_sentence(tmp_path, monkeypat
     KINDS[kind](tmp_path / "study" / entry)
     with pytest.raises(UserError, match=entry):
         Study.read(tmp_path / "study")
-
-
-def test_a_run_without_its_configuration_is_not_uploaded_in_part(run, tmp_path, capsys):
-    (run / "config.yaml").unlink()
-    assert main(["upload", str(run), "--uri", f"sqlite:///{tmp_path}/mlflow.db"]) != 0
-    assert "lacks config.yaml; restore it from a copy" in capsys.readouterr().err
