@@ -70,8 +70,6 @@ class Hops:
             is_server_step = code.co_name in ("server_update", "server_step")
             if is_carried(value) or (value is not None and is_server_step):
                 self.back.append(code)
-        elif event == "call" and code.co_name == "summand":
-            self.back += self._stack(frame.f_back)
         elif event == "c_call" and value.__name__ == "write" and code.co_filename.endswith(WRITER):
             self.back += self._stack(frame)
             sys.setprofile(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
@@ -86,7 +87,7 @@ class GroupRunner(StepContexts):
             try:
                 context, start = self.client(client, round_), time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
-                call = core.Call(self.assembly.algorithm, name, context, down)
+                call = core.Call(name, context, down)
                 with of_clients(client):
                     given = self.given(context, state, down)
                     upload, next_state = method_step(context, given.state, given.down)
@@ -119,17 +120,16 @@ class GroupRunner(StepContexts):
         uploads: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums."""
-        algorithm = self.assembly.algorithm
-        assert isinstance(algorithm, core.SummingMethod)
+        combined_rows = partial(core.combined_rows, self.assembly.algorithm)
         sent = [upload for upload in uploads if upload is not None]
         if len(sent) == len(uploads):
-            sums.add_rows(clients, algorithm.summands(sent))
+            sums.add_rows(clients, combined_rows(sent))
             return
         for client, upload in zip(clients, uploads, strict=True):
             if upload is None:
                 sums.add(core.Total())
             else:
-                sums.add_rows([client], algorithm.summands([upload]))
+                sums.add_rows([client], combined_rows([upload]))
 
     def test(
         self,

@@ -102,7 +102,7 @@ def _begin(
     (client, state, down), method = member, runtime.assembly.algorithm
     context = runtime.client(client, round_)
     given = runtime.given(context, state, down)
-    call = core.Call(method, STACKED_STEP, context, down)
+    call = core.Call(STACKED_STEP, context, down)
     like = begun.get(context.architecture)
     if method.one_model and given.is_empty and like is not None and like.call.down is down:
         model, trainable = like.local.model, like.local.trainable
@@ -123,7 +123,10 @@ def _begin(
 def _form(local: core.LocalContext) -> object:
     """Return a key that is equal for clients that can be trained together."""
     trainable = None if local.trainable is None else frozenset(local.trainable)
-    sent = () if local.down is None else (local.down.form(), local.down.numbers())
+    sent: tuple[object, ...] = ()
+    if local.down is not None:
+        values = vars(local.down).values()
+        sent = local.down.form(), *(v for v in values if isinstance(v, int | float))
     parts = map(structure_of, (local.state.memory, local.extra))
     return local.client.architecture, trainable, sent, *parts
 
