@@ -194,7 +194,7 @@ def _writable(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); {remedy_of(error, path)}, then "
+            f"{path} cannot be written ({error.strerror or error}); {remedy_of(error)}, then "
             "run the same command again"
         ) from None
 

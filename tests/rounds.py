@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedray.federation import Reply
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
 
 
 def serial(experiment: Experiment, out: Path) -> Session:
@@ -22,14 +24,21 @@ def serial(experiment: Experiment, out: Path) -> Session:
 
 
 def rounds_in(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's rounds.jsonl, without costs and checksums."""
+    """Return the rounds in a run's rounds.jsonl, without costs."""
     lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("costs", "checksum")} for line in lines]
+    return [{k: v for k, v in line.items() if k != "costs"} for line in lines if "round" in line]
 
 
 def result_in(out: Path) -> dict[str, Any]:
-    """Return a run's result.json, with its rounds as `rounds`."""
-    return {**json.loads((out / "result.json").read_text()), "rounds": rounds_in(out)}
+    """Return a run's run.json, with its rounds and what follows from them."""
+    run = RunFolder(out).read()
+    follows = {"best": run.best, "final": run.final, "costs": run.costs}
+    return {
+        **json.loads((out / "run.json").read_text()),
+        "partition_sha256": run.info.partition_sha256,
+        "rounds": rounds_in(out),
+        **{name: None if value is None else asdict(value) for name, value in follows.items()},
+    }
 
 
 def step_of(

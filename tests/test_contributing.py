@@ -89,5 +89,5 @@ def test_files_outside_the_package_add_what_they_show(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.split("FOUND ")[1])
     assert found["mine"] == found["theirs"]
-    result = json.loads((tmp_path / "mine" / "result.json").read_text())
+    result = json.loads((tmp_path / "mine" / "run.json").read_text())
     assert result["config"]["algorithm"] == {"name": "prox", "weights": "samples", "mu": 0.5}

@@ -117,7 +117,7 @@ def submit(env: dict[str, str], folder: Path, *command: str, **job_env: str) -> 
 
 def result_files(env: dict[str, str], sweep: str) -> set[Path]:
     (listed,) = (Path(env["FEDRAY_RESULTS"]) / sweep).glob("*/runs.json")
-    return {listed.parent / run / "result.json" for run in json.loads(listed.read_text())["runs"]}
+    return {listed.parent / run / "run.json" for run in json.loads(listed.read_text())["runs"]}
 
 
 def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None:
@@ -178,7 +178,7 @@ def test_a_method_in_the_jobs_folder_is_run_with_two_workers(
     out = tmp_path / "out"
     log = submit(head, tmp_path, *run, "--out", str(out), PYTHONPATH=where)
     assert "mine on digits, 4 clients, 1 rounds, seed 0, in 2 Ray worker(s), with mine.py" in log
-    result = json.loads((out / "result.json").read_text())
+    result = json.loads((out / "run.json").read_text())
     assert result["config"]["plugins"].keys() == {"mine"}
     assert (out / "plugins" / "mine.py").exists()
 
@@ -257,5 +257,5 @@ def test_a_run_joins_the_head_by_its_loopback_address(head: dict[str, str], tmp_
             cwd=ROOT, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
-        assert (tmp_path / name / "result.json").exists()
+        assert (tmp_path / name / "run.json").exists()
     assert not list(Path(head["HOME"]).glob("fedray-*")), "a Ray of its own was started"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Experiment, dump_yaml, override
+from fedray.config import Experiment, override
 from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
-from fedray.storage.json_files import checksum
 from fedray.storage.metric import Metric
 from fedray.storage.run import EarlierEnvironment, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
@@ -48,7 +49,7 @@ def write_run(
         algorithm=experiment.algorithm.name,
         config=experiment.tree(),
         seed=experiment.seed,
-        identity=checksum(experiment.model_dump_json(), data or ""),
+        identity=sha256(f"{experiment.model_dump_json()}{data}".encode()).hexdigest(),
         environment=Environment(versions or {}),
         partition_sha256=partition or f"partition-{experiment.seed}",
         data_sha256=data,
@@ -67,9 +68,7 @@ def write_run(
         )
         for r, x in enumerate(accuracies)
     ]
-    files_of_run = RunFolder(folder)
-    files_of_run.write(Run(info, done))
-    files_of_run.config.write_text(dump_yaml(info.config))
+    RunFolder(folder).write(Run(info, done))
     return folder
 
 
@@ -77,3 +76,10 @@ def groups_in(folder: Path) -> dict[str, RunGroup]:
     groups, notes = group_runs(load_runs([folder]))
     assert notes == []
     return {member.label: member for member in groups}
+
+
+def write_partition(folder: Path, partition: Mapping[str, Any]) -> None:
+    """Write the assignment of images to clients into the run.json of a run."""
+    files = RunFolder(folder)
+    head = files.read_head()
+    files.write_head(replace(head, partition={"sha256": head.partition_sha256, **partition}))

@@ -111,7 +111,7 @@ def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
     has_ended = count == 6
     for trial, run in runs.items():
         folder, now = RunFolder(home / trial), replace(run, rounds=run.rounds[:count])
-        if not (folder.has_result and folder.read().done == now.done):
+        if not (folder.has_run and folder.read().done == now.done):
             folder.write(now)
     best = {"best_objective": 0.5, "trials_finished": 2.0} if has_ended else {}
     parent = TrackedRun(
@@ -177,9 +177,9 @@ def look(home: Path, runs: Mapping[str, Run], uri: str, name: str) -> str:
         wrong += check_points(client, found[0], expected(run))
         if found[0].data.tags.get("mlflow.parentRunId") != parent.info.run_id:
             wrong.append(f"{trial} has another parent")
-        text = Path(client.download_artifacts(found[0].info.run_id, "result.json")).read_bytes()
-        if text != (home / trial / "result.json").read_bytes():
-            wrong.append(f"{trial}: another result.json")
+        text = Path(client.download_artifacts(found[0].info.run_id, "run.json")).read_bytes()
+        if text != (home / trial / "run.json").read_bytes():
+            wrong.append(f"{trial}: another run.json")
         if found[0].info.status != "FINISHED":
             wrong.append(f"{trial}: {found[0].info.status}")
     return "; ".join(wrong[:5])

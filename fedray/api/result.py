@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedray.config import Tree
 from fedray.errors import UserError
-from fedray.run_config import read_config
-from fedray.storage.copies import fetch_missing
 from fedray.storage.metric import HEADLINE
 from fedray.storage.run import Round, Run, Summary
 from fedray.storage.run_folder import RunFolder
@@ -181,9 +179,8 @@ def load(folder: str | Path) -> Result:
         UserError: if the folder contains no run, or a file is damaged.
     """
     place = Path(folder).expanduser().resolve()
-    fetch_missing(place)
-    if not RunFolder(place).has_result:
+    if not RunFolder(place).has_run:
         raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
     result = Result(place)
-    _ = result.run, read_config(place)  # raise now if a file is damaged
+    _ = result.run  # raise now if a file is damaged
     return result

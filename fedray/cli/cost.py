@@ -14,7 +14,6 @@ from fedray.core import Algorithm, algorithms
 from fedray.results.analyses.parameters import Cost, costs, recorded_costs
 from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
-from fedray.run_config import check_config
 from fedray.runtime.inputs import check_inputs
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
@@ -35,9 +34,8 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
 
     EXPERIMENT is a shipped name or a YAML file. One round with few images is counted; sizes that
     depend on training, such as FedKD's ranks, differ in a run. Of a run with plug-ins, given by
-    its config.yaml, the recorded numbers are shown without running the plug-ins.
+    its run.json, the recorded numbers are shown without running the plug-ins.
     """
-    check_config(Path(experiment))
     if run := _run_with_plugins(experiment) if not (keys or plugin) else None:
         sides, method, data = recorded_costs(run), run.info.algorithm, data_name(run.info.config)
         learned: list[str] = []
@@ -55,9 +53,9 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
 
 
 def _run_with_plugins(experiment: str) -> Run | None:
-    """Return the run whose config.yaml is given, if it has plug-ins; else None."""
+    """Return the run whose run.json is given, if it has plug-ins; else None."""
     folder = RunFolder(Path(experiment).parent)
-    recorded = is_record(experiment) and folder.has_result
+    recorded = is_record(experiment) and folder.has_run
     run = folder.read() if recorded else None
     return run if run is not None and run.rounds and run.info.config.get("plugins") else None
 

@@ -13,7 +13,6 @@ from fedray.command import PATH, Command
 from fedray.errors import UserError, nearest
 from fedray.results.difference import config_changes, gaps, input_changes
 from fedray.results.record import DATA, CellRecord, TableRecord
-from fedray.run_config import read_config
 from fedray.shipped import names
 from fedray.storage.run_folder import RunFolder
 
@@ -36,8 +35,8 @@ def command(first: Path, second: Path) -> None:
         parts = {str(second): changes_of_study(first, str(second))}
     elif (first / "plan.json").is_file():
         parts = {str(second): changes_of_invocation(first, str(second))}
-    elif not RunFolder(first).has_result:
-        raise UserError(f"{first} holds no result.json and no plan.json; pass a run or a study")
+    elif not RunFolder(first).has_run:
+        raise UserError(f"{first} holds no run.json and no plan.json; pass a run or a study")
     elif str(second) in names("experiments"):
         parts = {str(second): changes_of_experiment(first, str(second))}
     else:
@@ -53,11 +52,9 @@ def changes_of_run(first: Path, second: Path) -> dict[str, Sequence[str]]:
     if not second.exists():
         near = nearest(str(second), names("experiments"))
         raise UserError(f"{second} is neither a folder nor a shipped experiment.{near}")
-    if not RunFolder(second).has_result:
-        raise UserError(f"{second} holds no result.json; pass a run's folder")
+    if not RunFolder(second).has_run:
+        raise UserError(f"{second} holds no run.json; pass a run's folder")
     then, now = RunFolder(first).read(), RunFolder(second).read()
-    for folder in (first, second):
-        read_config(folder)
     differences = gaps(then, now)
     numbers = [f"the first of {len(differences)} is {differences[0]}"] if differences else []
     return {

@@ -102,7 +102,7 @@ def packages() -> Iterator[Finding]:
 
 
 def numerics() -> Iterator[Finding]:
-    """Report the hardware and libraries that results depend on, as result.json records them."""
+    """Report the hardware and libraries that results depend on, as run.json records them."""
     try:
         env = environment()
     except Exception:  # PyTorch does not load; `devices` reports the reason

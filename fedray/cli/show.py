@@ -63,7 +63,7 @@ def command(name: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]
     source file. For the folder of a run, the settings that it ran with.
     """
     if "/" in name and Path(name).is_dir():
-        name = f"{name}/config.yaml"
+        name = f"{name}/run.json"
     if keys or is_experiment(name):
         rows = settings(name, keys, plugin)
         print(_as_json(rows)) if as_json else print_settings(rows)
@@ -162,7 +162,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def settings(
     name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
 ) -> list[ResolvedKey]:
-    """Return all resolved settings of an experiment, in the order of config.yaml.
+    """Return all resolved settings of an experiment, in the order of the schema.
 
     `data.root` is not resolved, so that the images may be missing.
 
@@ -182,10 +182,8 @@ def settings(
         sources_of,
         with_read_plugins,
     )
-    from fedray.run_config import check_config
 
     pairs, plugins = parse_assignments(assignments), list(plugins)
-    check_config(Path(name))
     chain = read_chain(name)
     if is_record(name) and not (pairs or plugins) and listed(merged(chain)):
         return _as_recorded(merged(chain))
@@ -208,7 +206,7 @@ def settings(
 
 
 def _as_recorded(tree: Mapping[str, Any]) -> list[ResolvedKey]:
-    """Return the settings of a run's config.yaml, which is complete, without its plug-ins."""
+    """Return the settings of a run, which are complete, without its plug-ins."""
     from fedray.config import flatten, listed
 
     texts = [plugin for plugin in listed(tree) if not isinstance(plugin, str)]

@@ -19,7 +19,6 @@ from fedray.command import PATH, RUN_ERROR, Command, trust_flag
 from fedray.errors import UserError
 from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.results.record import DATA, Measured, TableRecord
-from fedray.run_config import read_config
 from fedray.storage.environment import Environment
 from fedray.storage.files import reserve, results_home, stamp
 from fedray.storage.run import Run
@@ -97,11 +96,10 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
         drawn = np.random.default_rng(seed).permutation(len(runs))[:sample]
         return [runs[number] for number in drawn]
     files = RunFolder(folder)
-    if not files.has_result:
-        raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")
+    if not files.has_run:
+        raise UserError(f"{folder} holds no run.json and no table.json; pass a run or a table")
     run = files.read()
-    read_config(folder)
-    experiment, environment = resolve(str(files.config)), run.info.environment
+    experiment, environment = resolve(str(files.head)), run.info.environment
 
     def compare(now: Run) -> tuple[list[Gap], list[str]]:
         return gaps(run, now), input_changes(run.info, now.info)

@@ -322,9 +322,6 @@ class KeepConfig(Frozen):
     models: Literal["best", "last", "none"] | None = None
     """Models to save: best (of the best round, see `report.select`, and of the last round), last,
     or none. None: best for a single run, none in sweeps and tables."""
-    max_gb: float = Field(2.0, gt=0, le=1e6)
-    """Maximal size of the models of one round in GB (10^9 bytes); larger models are not saved, with
-    a warning."""
 
 
 class Experiment(Frozen):
@@ -422,7 +419,7 @@ class Experiment(Frozen):
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and MLflow, with hashes of plug-ins and raised versions.
+        """Return `tree` for run.json and MLflow, with hashes of plug-ins and raised versions.
 
         Version 1 and `YOUNGER` keys at their defaults are left out, so that older runs stay
         comparable.

@@ -21,6 +21,7 @@ from fedray.plugins import located
 from fedray.registry import canonical_name, spelled
 from fedray.shipped import EXPERIMENTS
 from fedray.storage.files import check_path, read_text
+from fedray.storage.run_folder import RUN, RunFolder
 
 
 def _choices(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, Chosen]]:
@@ -144,7 +145,7 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
         path = Path(check_path(name))
     except ValueError as error:
         raise UserError(f"{kind}: {error}") from None
-    if name.endswith((".yaml", ".yml")) or os.sep in name:
+    if name.endswith((".yaml", ".yml", RUN)) or os.sep in name:
         if not path.exists():
             raise UserError(f"{kind} file {path} does not exist")
         return path
@@ -159,7 +160,9 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
 
 
 def read_mapping(path: Path) -> Tree:
-    """Read a YAML file; raise a UserError if the file is unreadable or holds no mapping."""
+    """Read a YAML file, or a run's run.json; raise a UserError if that is no mapping."""
+    if path.name == RUN:
+        return RunFolder(path.parent).experiment()
     tree = parse_yaml(read_text(path, "the file", MOST_BYTES), str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")

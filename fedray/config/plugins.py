@@ -13,9 +13,9 @@ from fedray.config.schema import Frozen, Tree, validate
 from fedray.config.versions import entries_of
 from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
+from fedray.storage.run_folder import RUN
 
 KEY = "plugins"
-CONFIG = "config.yaml"
 
 
 class _Plugins(Frozen):
@@ -43,8 +43,8 @@ def named_plugins(names: Iterable[str]) -> tuple[Plugin, ...]:
 
 
 def is_record(experiment: Any) -> bool:
-    """Return True for the config.yaml of a run, whose plug-ins the user has not named himself."""
-    return isinstance(experiment, str | Path) and Path(experiment).name == CONFIG
+    """Return True for the run.json of a run, whose plug-ins the user has not named himself."""
+    return isinstance(experiment, str | Path) and Path(experiment).name == RUN
 
 
 def with_read_plugins(

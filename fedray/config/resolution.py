@@ -1,6 +1,7 @@
 """Resolve a tree to a complete experiment: expand presets, check names, fill in defaults.
 
-A resolved experiment does not depend on how it was written; its config.yaml resolves to itself.
+A resolved experiment does not depend on how it was written; what a run records of it resolves to
+itself.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat
 from fedray.core.payload import Declared
+from fedray.flat import Flat
 from fedray.trees import StateTree, is_tree
 
 U = TypeVar("U")

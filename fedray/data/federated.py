@@ -178,7 +178,7 @@ class FederatedData:
         return digest.hexdigest()
 
     def manifest(self) -> dict[str, Any]:
-        """Return the partition and its later phases as JSON values, for `partition.json`."""
+        """Return the partition and its later phases as JSON values, for run.json."""
         return {
             "sha256": self.sha256,
             "source": self.images.source,

@@ -48,7 +48,7 @@ def check_trusted(plugins: Iterable[Plugin]) -> None:
 def _ask(plugin: Plugin) -> None:
     question = (
         f"the plug-in {plugin.label} comes from a folder, and would run with all your permissions "
-        "(its text: plugins in config.yaml)"
+        "(its text: plugins in run.json)"
     )
     if sys.stdin.isatty() and sys.stderr.isatty():
         end_waiting()

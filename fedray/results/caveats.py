@@ -50,7 +50,7 @@ def _environments(groups: Sequence[RunGroup]) -> Iterator[str]:
             for entry in info.earlier_environments:
                 yield (
                     f"{member.label}, seed {info.seed}: the rounds up to {entry.until_round} were "
-                    "made in another environment, which result.json names"
+                    "made in another environment, which run.json names"
                 )
 
 

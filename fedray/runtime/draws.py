@@ -92,7 +92,7 @@ TELLING = ("alpha",)
 """Further parameters that are always drawn: a partition's skew, which its default hardly bounds."""
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
-    "server_gpus", "keep.max_gb",
+    "server_gpus",
     "faults.max_failures", "faults.start_timeout_s",
     "data.source", "data.root", "data.download",
     "data.split", "data.classes", "data.image_size", "data.resize", "model.group",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
-from fedray.config import dump_yaml
 from fedray.core.payload import split_payload
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
@@ -19,18 +20,15 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
-from fedray.storage.checkpoint import CheckpointStore
-from fedray.storage.database import Entry, Pin
 from fedray.storage.environment import environment
-from fedray.storage.files import write_atomic
-from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
+from fedray.storage.kept_models import FIRST_DOWNLOAD, Downloads, ModelFacts, Which, pin_of
 from fedray.storage.metric import BEST
 from fedray.storage.run import Costs, Round, Run, RunInfo
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFile, RunFolder
+from fedray.storage.state_files import Written
+from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
-from fedray.trees import Snapshot
-
-log = logging.getLogger(__name__)
+from fedray.trees import Snapshot, StateTree
 
 
 class Records:
@@ -79,33 +77,35 @@ class Records:
         )
         return self._costs
 
-    def close(self) -> None:
-        """Write the results."""
-        earlier, folder = self._earlier, self._folder
-        has_all_rounds = self.writer is None and earlier is not None and earlier.is_finished
-        if has_all_rounds and earlier is not None and not folder.is_finished:
+    def end(self) -> None:
+        """Write that the run has ended, unless an earlier process has written it."""
+        if self.writer is None and self._earlier is not None and not self._folder.is_finished:
             # the earlier process was killed after its last checkpoint
-            self.writer = RunWriter(folder, earlier.info, earlier)
+            self.writer = RunWriter(self._folder, self._folder.read_head(), self._earlier)
+        if self.writer is not None:
+            self.writer.end()
+
+    def close(self) -> None:
+        """Close the files."""
         if self.writer is not None:
             self.writer.close()
 
     def _open(self) -> RunWriter:
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
-        write_atomic(folder.config, dump_yaml(experiment.tree()))
-        folder.write_partition(self._assembly.data.manifest())
         write_copies(folder.path, experiment.plugins)
         if self._earlier is None:
             folder.error.unlink(missing_ok=True)
         else:
             info = resumed_info(info, self._earlier, folder)
-        return RunWriter(folder, info, self._earlier, self._began)
+        began = datetime.fromtimestamp(self._began, UTC)
+        return RunWriter(folder, run_file(self._assembly, info, began), self._earlier)
 
 
 class Snapshots:
     """Writes checkpoints in the background, and pins those whose models are kept.
 
     Args:
-        store: the snapshots of the run.
+        store: the states of the run.
         assembly: the parts of the run.
         federation: the run's federation.
         records: the records of the run.
@@ -114,7 +114,7 @@ class Snapshots:
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: StateStore,
         assembly: Assembly,
         federation: Federation,
         records: Records,
@@ -139,9 +139,8 @@ class Snapshots:
                 f"keep.models was {before} up to round {snapshot.round}, so the models of the best "
                 f"round so far, {best.round}, are gone; resume with keep.models={before}"
             )
-        writer, self._federation.snapshot = self._records.opened(), snapshot
-        pin = self._pin("best", earlier.rounds[-1])
-        self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
+        self._federation.snapshot = snapshot
+        self._commit(self._records.opened(), self._pin("best", earlier.rounds[-1]))
 
     def after_round(self, done: Round) -> None:
         """Start a checkpoint if one is due or the models are kept, after the previous one.
@@ -159,10 +158,15 @@ class Snapshots:
         elif self._keep != "none" and is_over:
             which = "last"
         if is_due or which:
-            self._store.wait()  # may find that models are too large
-            pin = self._pin(which, done) if which and self._store.has_room else None
-            snapshot = self._federation.snapshot
-            self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
+            self._commit(writer, self._pin(which, done) if which else None)
+
+    def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
+        facts = {
+            "identity": self._assembly.identity,
+            "rounds": asdict(writer.mark),
+        }
+        first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
+        self._store.commit(self._federation.snapshot, facts, pin, first)
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete."""
@@ -183,24 +187,30 @@ class Snapshots:
             is_global=has_global_model(algorithm, server),
         )
         alone = which == "best" or self._keep == "last"
-        most_bytes = experiment.keep.max_gb * 1e9
-        return pin_of(which, facts, self._downloads(), most_bytes, alone=alone)
+        return pin_of(which, facts, self._downloads(), alone=alone)
 
     def _downloads(self) -> Downloads:
         """Return the downloads with which all clients are tested; shared ones are stored once."""
         facts: list[Mapping[str, Any]] = []
-        trees: list[Entry] = []
+        files: list[Written] = []
         of_client: list[int | None] = []
         for downloads in self._federation.sent():
             positions: dict[int, int | None] = {id(None): None}
+            trees: dict[int, StateTree] = {}
             for down in downloads.values():
                 if down is not None and id(down) not in positions:
                     positions[id(down)] = len(facts)
-                    plain, tensors = split_payload(down)
+                    plain, trees[FIRST_DOWNLOAD - len(facts)] = split_payload(down)
                     facts.append(plain)
-                    trees.append(self._store.states.hold(tensors))
                 of_client.append(positions[id(down)])
-        return Downloads(facts, trees, of_client)
+            files.append(self._store.write(trees))
+        return Downloads(facts, files, of_client)
+
+
+def run_file(assembly: Assembly, info: RunInfo, began: datetime | None = None) -> RunFile:
+    """Return the content of run.json."""
+    plugins, partition = assembly.experiment.tree().get("plugins", ()), assembly.data.manifest()
+    return RunFile(**vars(info), started=began, plugins=plugins, partition=partition)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

@@ -25,7 +25,7 @@ ALWAYS_EXEMPT = (
     "metrics, among them the accuracies on the clients' own test images",
     "train_loss, and what clients report (client/...)",
     "who takes part or drops out, and the duration and bytes of each step",
-    "partition.json and the checkpoints, which stay with the experimenter",
+    "the partition in run.json and the checkpoints, which stay with the experimenter",
 )
 """Information about clients in every result that the noise does not cover."""
 
@@ -96,7 +96,7 @@ def accountant_of(experiment: Experiment, plan: Plan, before: Sequence[Round]) -
 
 
 def privacy_statement(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the guarantee and its exemptions for result.json; None without privacy."""
+    """Return the guarantee and its exemptions for run.json; None without privacy."""
     keys = experiment.privacy
     if keys.mode == "none":
         return None

@@ -1,7 +1,7 @@
 """Resumption of a run in its folder: reads the earlier records and refuses those that do not fit.
 
-config.yaml, result.json and rounds.jsonl are read before any computation, and compared with the
-experiment, its data and its files. The run continues after the round of the checkpoint; later
+run.json and rounds.jsonl are read before any computation, and compared with the experiment, its
+data and its files. The run continues after the round of the checkpoint; later
 rounds are removed when the next one is written. Without a checkpoint the run starts at round 0, but
 never overwrites rounds whose checkpoint is missing.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from fedray.config import (
@@ -20,45 +20,45 @@ from fedray.config import (
     version_changes,
 )
 from fedray.errors import UserError
-from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import EarlierEnvironment, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 
 
 def load_checkpoint(
-    folder: RunFolder, before: Run | None, store: CheckpointStore
+    folder: RunFolder, before: Run | None, store: StateStore, assembly: Assembly
 ) -> tuple[Snapshot | None, Run | None]:
     """Return the last checkpoint, and the run up to its round; (None, None) for a new run.
 
     Args:
         folder: the run's folder.
         before: the run that an earlier process recorded; None if there is no result.
-        store: the run's checkpoints.
+        store: the states of the run.
+        assembly: the parts of the run.
 
     Raises:
         UserError: if a file is damaged, or the rounds do not match the checkpoint.
     """
-    checkpoint = store.load()
+    checkpoint = store.load(assembly.identity)
     if checkpoint is None:
         check_nothing_lost(folder, before)
         store.tidy()
         return None, None
     done = checkpoint.snapshot.round
     earlier = (before or folder.read()).until(done)
-    if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
+    if (
+        earlier.done != done
+        or asdict(folder.mark(len(earlier.rounds))) != checkpoint.facts["rounds"]
+    ):
         raise UserError(
-            f"the rounds in {folder.path} do not match its checkpoint of round {done}; "
-            f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
-            "a new run with another --out"
+            f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
+            "restore the file from a copy, or start a new run with another --out"
         )
     folder.first_analyses(done)  # fails for a damaged file, before anything is changed
-    if before is not None and before.is_finished:  # else it is written anew
-        folder.check_partition()
     store.tidy()
     return checkpoint.snapshot, earlier
 
@@ -76,7 +76,7 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
             folder.path,
             earlier.done,
             "; ".join(changes),
-            folder.result.name,
+            folder.head.name,
         )
         before.append(last)
     return replace(info, earlier_environments=tuple(before))
@@ -84,9 +84,9 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     """Refuse a folder that holds another experiment."""
-    if not folder.config.exists():
+    if not folder.has_run:
         return
-    before = load_experiment(read_config(folder.path))
+    before = load_experiment(folder.experiment())
     if before.identity() == experiment.identity():
         return
     difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
@@ -104,7 +104,7 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
         raise UserError(
             f"{folder.path} was started with other code than today's, which gives other numbers "
             f"({changed[0]}); use the code of that time (the package version is in "
-            f"{folder.result}), or start a new run with another --out"
+            f"{folder.head}), or start a new run with another --out"
         )
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
@@ -125,12 +125,12 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
         raise UserError(
             f"the partition has changed since {folder.path} was started (hash "
             f"{partition[:12]}, now {assembly.data.sha256[:12]}); use the package versions that "
-            f"{folder.result} names, or start a new run with another --out"
+            f"{folder.head} names, or start a new run with another --out"
         )
     if before.identity != assembly.identity:
         raise UserError(
-            f"{folder.result} belongs to another experiment than {folder.config} and the given "
-            "keys; restore both from a copy, or start a new run with another --out"
+            f"{folder.head} has another identity than its settings and the given keys; restore it "
+            "from a copy, or start a new run with another --out"
         )
 
 
@@ -140,14 +140,12 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
     Two runs may restart: one with checkpoint_every=0, which writes no checkpoints, and one that
     was killed in round 0, before its first checkpoint.
     """
-    if before is None and folder.has_rounds:
-        before = folder.read()
     if before is None or before.done < 1 or before.info.config.get("checkpoint_every") == 0:
         return
     raise UserError(
         f"{folder.path} has rounds up to {before.done} but no checkpoint; restore "
-        f"{folder.path / 'checkpoints'} from a copy, or, to restart at round 0, remove "
-        f"{folder.result.name} and {folder.rounds_file.name} there"
+        f"{folder.states} from a copy, or, to restart at round 0, remove "
+        f"{folder.rounds_file.name} there"
     )
 
 

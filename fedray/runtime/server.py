@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
-from fedray.storage.run_folder import ResultFile, RunFolder
+from fedray.storage.run_folder import RunFolder
 
 
 class ServerActor:
@@ -142,11 +142,6 @@ def _rounds_of_one_server(
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
     except BaseException as error:
-        folder = RunFolder(out)
-        with suppress(OSError):  # on a full disk, rounds.jsonl is enough
-            if folder.has_result and not folder.is_finished:
-                # a killed actor cannot write it itself
-                folder.write_head(ResultFile.of(folder.read()))
         if isinstance(error, LOST):
             liveness.check()
         raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.errors import RunFailed, UserError, named, shown
+from fedray.masking import mask
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """Names of the temporary files of `replace_whole` and `save_models`."""
@@ -28,12 +29,6 @@ LOCK = ".lock"
 """The file that a process locks while it writes to a run's folder."""
 MOST_BYTES = 1 << 30
 """Maximal size of a file that is read whole."""
-PAGE = 1 << 16
-"""Bytes that a database writes at once, at most."""
-LONGEST_FILE_NAME = 255
-"""Maximal number of bytes in the name of a file."""
-LONGEST_PATH = 4096
-"""Maximal number of characters in a path on Linux."""
 LONGEST_NAME = 100
 """Maximal number of bytes in an experiment's name; file names consist of the name and a time."""
 
@@ -84,45 +79,24 @@ def is_temporary(name: str) -> bool:
 
 @contextmanager
 def explain_disk_full(folder: Path) -> Iterator[None]:
-    """Replace the error of a full disk, or of too large a file, by a one-line `RunFailed`."""
+    """Replace the error of a full disk by a one-line `RunFailed`."""
     try:
         yield
     except Exception as error:
-        if not (number := _errno_of(error)):
+        if not is_full(error):
             raise
         where = getattr(error, "filename", None) or folder
-        cause, remedy = os.strerror(number), remedy_of(OSError(number, ""))
         raise RunFailed(
-            f"{where} cannot be written ({cause}); {remedy}, then go on with --resume "
-            f"{shlex.quote(str(folder))}, or start again if that folder is still empty"
+            f"{where} cannot be written ({named(error)}); free some space, then go on with "
+            f"--resume {shlex.quote(str(folder))}, or start again if that folder is still empty"
         ) from error
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True if an error means a full disk or quota."""
-    return _errno_of(error) in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _errno_of(error: BaseException) -> int | None:
-    """Return the number of an error that says that a file cannot grow; None for other errors.
-
-    Errors of safetensors have no errno, only the message.
-    """
-    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if isinstance(error, OSError) and error.errno in numbers:
-        return error.errno
-    message = named(error)
-    return next((number for number in numbers if os.strerror(number) in message), None)
-
-
-def is_at_size_limit(path: Path) -> bool:
-    """Return True if a file cannot grow by a page because of the limit on sizes (`ulimit -f`)."""
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    files = (path, *path.parent.glob(f"{path.name}-*"))  # the database, and its journal
-    return limit != resource.RLIM_INFINITY and any(
-        file.stat().st_size + PAGE > limit for file in files if file.exists()
+    """Return True if an error means a full disk or quota; some libraries only say so."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "errno", None) in numbers or any(
+        os.strerror(number) in named(error) for number in numbers
     )
 
 
@@ -185,17 +159,9 @@ def decoded(content: bytes) -> str:
 
 
 def check_path(text: str) -> str:
-    """Return `text`; raise a ValueError if it is empty, unprintable or too long for a path."""
-    if not text.strip():
-        raise ValueError("expected a path, found an empty text")
-    if not text.isprintable():
-        raise ValueError(f"the path {shown(text)} has a character that cannot be printed")
-    longest = max(len(os.fsencode(part)) for part in text.split("/"))
-    if longest > LONGEST_FILE_NAME or len(text) > LONGEST_PATH:
-        raise ValueError(
-            f"the path {shown(text)} is too long; each part may have {LONGEST_FILE_NAME} bytes, "
-            f"the whole path {LONGEST_PATH}"
-        )
+    """Return `text`; raise a ValueError if it is empty or has an unprintable character."""
+    if not text.strip() or not text.isprintable():
+        raise ValueError(f"expected a path, found {shown(text)}")
     return text
 
 
@@ -231,56 +197,13 @@ def cannot_write(folder: Path, error: OSError) -> UserError:
     """Return the error for a folder that cannot be written."""
     return UserError(
         f"the folder {folder} cannot be written ({error.strerror or error}); "
-        f"{remedy_of(error, folder)}, or choose another folder with --out"
+        f"{remedy_of(error)}, or choose another folder with --out"
     )
 
 
-def remedy_of(error: OSError, path: Path | None = None) -> str:
-    """Return what to do about a failed access to a file, as a part of a sentence.
-
-    Args:
-        error: the error.
-        path: the file or folder; None: the error's.
-    """
-    if is_full(error):
-        return "free some space"
-    if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
-        return "mount its file system with file locks (on NFS: without nolock, with a lock server)"
-    if error.errno == errno.EFBIG:
-        return "raise the limit on the size of files (ulimit -f)"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "raise the limit on open files (ulimit -n)"
-    owner = _other_owner(Path(os.fsdecode(error.filename)) if error.filename else path)
-    if owner is not None and error.errno in (errno.EACCES, errno.EPERM):
-        return (
-            f"it belongs to the user {owner}: in a group that shares results, everybody sets umask "
-            f"002, and {owner} runs chmod -R g+rwX on the results and chmod g+s on their folders"
-        )
-    return "change its permissions"
-
-
-def _other_owner(path: Path | None) -> str | None:
-    """Return the owner of a path, or of its nearest folder that exists, if it is another user."""
-    for candidate in () if path is None else (path, *path.absolute().parents):
-        with suppress(OSError):
-            owner = candidate.stat().st_uid
-            return None if owner == os.geteuid() else _user_name(owner)
-    return None
-
-
-def _user_name(number: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:  # a user of another machine or container
-        return str(number)
-
-
-def results_uri() -> str | None:
-    """Return $FEDRAY_RESULTS if it is a URI to copy results to (s3://bucket/results), else None."""
-    chosen = os.environ.get("FEDRAY_RESULTS", "")
-    return chosen if "://" in chosen else None
+def remedy_of(error: OSError) -> str:
+    """Return what to do about a failed access to a file, as a part of a sentence."""
+    return "free some space" if is_full(error) else "change its permissions"
 
 
 def expanded(path: str | Path, variable: str) -> Path:
@@ -303,9 +226,11 @@ def expanded(path: str | Path, variable: str) -> Path:
 
 
 def results_home() -> Path:
-    """Return the absolute path of $FEDRAY_RESULTS if it is a folder, else of ~/fedray_results."""
-    chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
-    return expanded(chosen or "~/fedray_results", "FEDRAY_RESULTS").resolve()
+    """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
+    chosen = os.environ.get("FEDRAY_RESULTS") or "~/fedray_results"
+    if "://" in chosen:
+        raise UserError(f"FEDRAY_RESULTS={mask(chosen)} is not a folder; name one")
+    return expanded(chosen, "FEDRAY_RESULTS").resolve()
 
 
 def tables_home() -> Path:
@@ -316,15 +241,6 @@ def tables_home() -> Path:
 def store_home() -> Path:
     """Return the folder that holds the runs of studies, each in a folder named by a hash."""
     return results_home() / "store"
-
-
-def stores_of(folder: Path) -> list[Path]:
-    """Return the stores whose runs a study in `folder` may use: this user's, and those beside it.
-
-    A record in a folder of a stranger could name any other path.
-    """
-    beside = (parent / "store" for parent in folder.resolve().parents)
-    return [store_home().resolve(), *(store for store in beside if not store.is_symlink())]
 
 
 def cache_folder() -> Path:
@@ -402,16 +318,6 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def unshare(path: Path) -> None:
-    """Replace a file that has further names (hard links) by a copy, before it is written in place.
-
-    The other names, for example of a snapshot, keep their content.
-    """
-    with suppress(FileNotFoundError):
-        if path.stat().st_nlink > 1 and path.is_file():
-            replace_whole(path, lambda temporary: shutil.copyfile(path, temporary))
 
 
 def sync(path: Path) -> None:

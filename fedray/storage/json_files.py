@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedray.errors import UserError, one_line, shown
-from fedray.storage.files import decoded, read_regular, read_text, remedy_of
+from fedray.storage.files import decoded, read_regular, read_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -57,15 +57,8 @@ def read_json(path: Path) -> Any:
         return parse_json(read_regular(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
-    except PermissionError as error:
-        raise UserError(f"{path} cannot be read; {remedy_of(error)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
-
-
-def read_checked(path: Path) -> dict[str, Any]:
-    """Return a JSON file's content without its checksum; raise UserError if it was edited."""
-    return check(read_json(path), path)
 
 
 def check(tree: Any, path: Path) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class RunInfo:
 
     def metric(self, name: str) -> Metric:
         """Return the declaration of a metric; metrics without one count as plain numbers."""
-        declaration = find_metric(name, self.metrics)
+        declaration = find_metric(name, (*self.metrics, Metric(HEADLINE)))
         return (
             replace(declaration, name=name) if declaration else Metric(name, "number", None, None)
         )
@@ -267,20 +267,6 @@ class Summary:
         test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
         return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
 
-    def better(self, before: Summary | None, select: Select) -> Summary | None:
-        """Return the better of this round and the best earlier one; ties go to the earlier.
-
-        Round 0 and rounds without the selecting metric are never the best.
-        """
-        value = self._ranking_value(select)
-        if self.round == 0 or value is None:
-            return before
-        best = None if before is None else before._ranking_value(select)
-        return before if best is not None and best >= value else replace(self, chosen=select)
-
-    def _ranking_value(self, select: Select) -> float | None:
-        return self.local_accuracy if select == "test" else self.validation
-
 
 @dataclass(frozen=True)
 class Run:
@@ -291,25 +277,16 @@ class Run:
         rounds: the rounds so far, round 0 first.
         costs: time and memory.
         started: when the run began; None if unknown.
-        checksums: checksums of the lines of rounds.jsonl; empty if the run was not read from its
-            folder.
     """
 
     info: RunInfo
     rounds: Sequence[Round] = ()
     costs: Costs = field(default_factory=Costs)
     started: datetime | None = field(default=None, compare=False)
-    checksums: Sequence[str] = field(default=(), compare=False, repr=False)
-
-    @property
-    def rounds_checksum(self) -> str:
-        """Return the checksum of all rounds: that of the last line, or the run's identity."""
-        return self.checksums[-1] if self.checksums else self.info.identity
 
     def until(self, round_: int) -> Run:
         """Return the run without the rounds after `round_`."""
-        count = sum(done.round <= round_ for done in self.rounds)
-        return replace(self, rounds=self.rounds[:count], checksums=self.checksums[:count])
+        return replace(self, rounds=[done for done in self.rounds if done.round <= round_])
 
     @property
     def done(self) -> int:
@@ -327,16 +304,15 @@ class Run:
 
         None if `report.select` is "validation" and there are no validation images.
         """
-        best = None
-        for evaluated in self._evaluated():
-            best = evaluated.better(best, self.info.select)
-        return best
+        number = self.best_round(HEADLINE)
+        best = next((done for done in self.rounds if done.round == number), None)
+        summary = None if best is None else Summary.of(best)
+        return None if summary is None else replace(summary, chosen=self.info.select)
 
     @property
     def final(self) -> Summary | None:
         """Return the last evaluated round."""
-        evaluated = self._evaluated()
-        return evaluated[-1] if evaluated else None
+        return next((found for done in reversed(self.rounds) if (found := Summary.of(done))), None)
 
     @property
     def client_work(self) -> Work | None:
@@ -347,9 +323,6 @@ class Run:
     def server_work(self) -> Work | None:
         """Return the server's computation in all rounds; None if a round was not counted."""
         return _in_all(done.server_work for done in self.rounds)
-
-    def _evaluated(self) -> list[Summary]:
-        return [summary for done in self.rounds if (summary := Summary.of(done)) is not None]
 
     def curve(self, metric: str) -> dict[int, float]:
         """Return a metric by round, for the rounds in which it was measured."""

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from fedray.storage.files import sync
-from fedray.storage.run import Costs, Round, Run, RunInfo, Summary
-from fedray.storage.run_folder import ResultFile, RunFolder, round_line
+from fedray.storage.metric import HEADLINE, VALIDATION
+from fedray.storage.run import Costs, Round, Run
+from fedray.storage.run_folder import Mark, RunFile, RunFolder, end_line, round_line
 
 
 class RunWriter:
-    """Appends rounds to rounds.jsonl; writes result.json at the start and when it is closed.
+    """Writes run.json at the start, appends rounds to rounds.jsonl, and a line at the end.
 
     Rounds are not kept in memory.
 
     Args:
         folder: the folder of the run, which exists.
-        info: the settings that determine the numbers.
+        head: the content of run.json.
         earlier: the interrupted run to continue, cut to the rounds of its checkpoint; later rounds
             are removed from the file.
-        began: when the run was started, in seconds since the epoch; None: now.
+
+    Attributes:
+        best: the best round so far; None if no images select it, or no round was evaluated.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        info: RunInfo,
-        earlier: Run | None = None,
-        began: float | None = None,
-    ) -> None:
-        earlier = earlier or Run(info)
-        now = datetime.now(UTC) if began is None else datetime.fromtimestamp(began, UTC)
-        self._folder = folder
-        self._head = ResultFile.of(replace(earlier, info=info, started=earlier.started or now))
+    def __init__(self, folder: RunFolder, head: RunFile, earlier: Run | None = None) -> None:
+        earlier = earlier or Run(head.info)
+        started = earlier.started or head.started or datetime.now(UTC)
+        self._folder, self._head = folder, replace(head, started=started)
         self._analyses = folder.first_analyses(earlier.done) if earlier.rounds else None
-        folder.write_head(self._head)  # before the cut: readers never miss a round it promises
-        folder.cut_rounds(len(earlier.rounds))
+        self._chooser = HEADLINE if head.select == "test" else f"{VALIDATION}{HEADLINE}"
+        self.best = earlier.best_round(HEADLINE)
+        self._most = None if self.best is None else earlier.curve(self._chooser)[self.best]
+        folder.write_head(self._head)
+        kept = folder.mark(len(earlier.rounds))
+        self._file = folder.rounds_file.open("a+b", buffering=0)
+        self._file.truncate(kept.size)
+        self._file.seek(0)
+        self._digest = hashlib.sha256(self._file.read())
         sync(folder.path)
-        self._file = folder.rounds_file.open("ab", buffering=0)
 
     def append(self, round_: Round, costs: Costs) -> None:
         """Append a round.
@@ -48,9 +51,15 @@ class RunWriter:
             ValueError: if a number is not finite; nothing of the round is written.
             OSError: if the disk is full; nothing of the round is left.
         """
-        line, chain = round_line(round_, costs, self.rounds_checksum)
+        line = round_line(round_, costs)
         if round_.matrices:
             self._analyses = self._folder.write_matrices(round_, self._analyses)
+        self._write(line)
+        value = round_.metrics.get(self._chooser)
+        if round_.round and value is not None and (self._most is None or value > self._most):
+            self.best, self._most = round_.round, value
+
+    def _write(self, line: str) -> None:
         before, rest = os.fstat(self._file.fileno()).st_size, line.encode()
         try:
             while rest:  # a full disk accepts a part before it raises an error
@@ -58,33 +67,25 @@ class RunWriter:
         except OSError:
             os.truncate(self._folder.rounds_file, before)
             raise
-        head = replace(self._head, costs=costs, done=round_.round, rounds_checksum=chain)
-        if evaluated := Summary.of(round_):
-            best = evaluated.better(head.best, head.select)
-            head = replace(head, best=best, final=evaluated)
-        self._head = head
+        self._digest.update(line.encode())
 
     @property
-    def rounds_checksum(self) -> str:
-        """Return the checksum of all rounds so far, for the checkpoint."""
-        return self._head.rounds_checksum
-
-    @property
-    def best(self) -> int | None:
-        """Return the best round so far; None if no images select it, or no round was evaluated."""
-        return None if self._head.best is None else self._head.best.round
+    def mark(self) -> Mark:
+        """Return the place after the last round, for the checkpoint."""
+        size = os.fstat(self._file.fileno()).st_size
+        return Mark(size, self._digest.hexdigest())
 
     @property
     def descriptor(self) -> int:
         """Return the file descriptor of rounds.jsonl, for flushing it to the disk."""
         return self._file.fileno()
 
+    def end(self) -> None:
+        """Write the line of the run's end."""
+        self._write(end_line())
+
     def close(self) -> None:
-        """Write result.json with the results so far, and close the files."""
-        if self._file.closed:
-            return
-        os.fsync(self._file.fileno())
-        self._file.close()
-        if self._head.done >= self._head.planned:
-            self._head = replace(self._head, ended=datetime.now(UTC))
-        self._folder.write_head(self._head)
+        """Close the files."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()

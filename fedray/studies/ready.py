@@ -13,15 +13,15 @@ from fedray.config import IMAGES, Experiment, keys_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.plugins import use
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan
 from fedray.studies.study import TRIAL_LOCK, Study
 from fedray.tracking.store import resolve_uri, sqlite_path
 
 TUNE_ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # rounds.jsonl and MLflow have all results
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
@@ -154,7 +154,7 @@ def check_stored(study: Study) -> None:
         UserError: if such a run is damaged, or the images have changed since it finished.
     """
     for folder in map(RunFolder, study.unmeasured_folders()):
-        if not folder.has_result:
+        if not folder.has_run:
             continue
         try:
             _check_run(folder)
@@ -171,14 +171,11 @@ def check_stored(study: Study) -> None:
 def _check_run(folder: RunFolder) -> None:
     """Raise a UserError if files that a study reads or resumes are damaged."""
     folder.read()
-    folder.test_images()
     if folder.is_finished:
         return
-    store = CheckpointStore(folder.path, folder.read_head().identity)
     with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running
         folder.read_matrices("first")
-        store.load()
-        store.states.close()
+        StateStore(folder.states).load(folder.read_head().identity)
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:

@@ -1,6 +1,6 @@
 """Results of the runs of studies, read from a run's folder or from a published table.
 
-    <results>/store/<key>/result.json ...    a run, shared by all studies that need it
+    <results>/store/<key>/run.json ...    a run, shared by all studies that need it
 
 A run is one experiment with one seed, addressed by content. A user who adds seeds, rows or columns
 to a published table runs only the new ones; table.json holds the numbers of the others. It

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.config import Tree, validate
-from fedray.errors import UserError, named, shown
+from fedray.errors import UserError, named
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured, TableRecord
-from fedray.storage.entries import check_entries
-from fedray.storage.files import read_regular, stores_of, write_json
+from fedray.storage.files import read_regular, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
@@ -391,8 +390,6 @@ class Study:
             UserError: if the file does not exist or cannot be read.
         """
         path = home / FILE
-        if home.is_dir():
-            check_entries(home, os.scandir(home))
         if not os.path.lexists(path):
             raise UserError(f"{path} does not exist; name the folder of an invocation")
         try:
@@ -422,7 +419,7 @@ class Study:
         return cls(
             home=home,
             plan=validate(StudyPlan, tree["plan"], str(home / FILE)),
-            store=_store_of(home, tree["store"]),
+            store=_store_of(home, Path(tree["store"])),
             command=tree["command"],
             arguments=tree.get("asked", {}),
             status=tree["status"],
@@ -441,25 +438,11 @@ class Study:
         )
 
 
-def _store_of(home: Path, recorded: str) -> Path:
-    """Return the folder of a study's runs: the recorded one, or that of moved results.
-
-    Raises:
-        UserError: if a record of a stranger would read or write runs elsewhere.
-    """
-    stores = stores_of(home)
-    if (store := Path(recorded).resolve()) in stores:
-        return store
+def _store_of(home: Path, recorded: Path) -> Path:
+    """Return the folder of a study's runs: the recorded one, or that of moved results."""
     results = home.resolve().parent.parent
     moved = (results.parent if results.name == "tables" else results) / "store"
-    if moved in stores and moved.is_dir():
-        return moved
-    results = Path(recorded).parent
-    remedy = f"set FEDRAY_RESULTS={results} if that is your results folder, or start anew"
-    raise UserError(
-        f"{home / FILE} names the runs in {shown(recorded)}, which is not the store of its results "
-        f"folder; {remedy if Path(recorded).name == 'store' else 'start anew'}"
-    )
+    return moved if moved.is_dir() and not recorded.is_dir() else recorded
 
 
 def published_copy(number: int) -> str:

@@ -184,7 +184,7 @@ def run_note(done: Run) -> str:
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
     lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
-    lines.append("Repeat: `python -m fedray.run config.yaml`, with the file from the artifacts.")
+    lines.append("Repeat: `python -m fedray.run run.json`, with the file from the artifacts.")
     return "\n\n".join(lines)
 
 
@@ -260,7 +260,7 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
     run = files.read()
     info, best = run.info, run.best
     params, tags = describe_run(info)
-    tags |= {"fedray.folder": folder.name, "mlflow.source.name": f"fedray run {files.config}"}
+    tags |= {"fedray.folder": folder.name, "mlflow.source.name": f"fedray run {files.head}"}
     started = run.started.timestamp() if run.started is not None else 0.0
     is_going = is_claimed(files) if going is None else going
     ended: RunStatus = "FAILED" if files.error.is_file() else "KILLED"

@@ -88,7 +88,7 @@ def _sync_run(
     target: _Target, name: str, member: TrackedMember, going: bool | None, sent: Sent
 ) -> None:
     """Write the run in a folder, unless it has not begun, or not changed since it was sent."""
-    if RunFolder(Path(name)).has_result:
+    if RunFolder(Path(name)).has_run:
         found = [entry for entry in os.scandir(name) if entry.is_file(follow_symlinks=False)]
         state = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
         if sent.get(name) != (state, going, member):

@@ -83,8 +83,6 @@ class Card:
     def _own_accuracy(self) -> float | None:
         """Return the client's accuracy in the model's round; None if not recorded."""
         folder = RunFolder(self.folder)
-        if not folder.has_result:
-            return None
         done = [round_ for round_ in folder.rounds() if round_.round == self.facts.round]
         return done[0].per_client.get(self.client) if done else None
 

@@ -11,9 +11,7 @@ import torch
 from fedray.config import Experiment, load_experiment
 from fedray.data import FederatedData, ImageSet
 from fedray.errors import UserError, one_line
-from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.storage.entries import check_entries
 from fedray.storage.kept_models import KeptModels, ModelFacts, Which, kept_rounds
 from fedray.storage.run_folder import RunFolder
 from fedray.trained.model import TrainedModels
@@ -33,10 +31,9 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     """
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
-    check_entries(folder)
     rounds = kept_rounds(folder)
     chosen = which or next(iter(rounds), None)
-    run = RunFolder(folder).read() if RunFolder(folder).has_result else None
+    run = RunFolder(folder).read() if RunFolder(folder).has_run else None
     if chosen == "last" and run is not None and run.is_finished and rounds.get("best") == run.done:
         chosen = "best"  # the last round is the best
     if chosen not in rounds:
@@ -62,7 +59,7 @@ def _usable(device: str) -> torch.device:
 
 def _why_there_are_none(folder: Path, which: str | None) -> str:
     run = RunFolder(folder)
-    if not run.config.is_file():
+    if not run.has_run:
         return f"{folder} holds no run; pass the folder that a run printed (results: ...)"
     if which == "best":
         return (
@@ -70,7 +67,7 @@ def _why_there_are_none(folder: Path, which: str | None) -> str:
             "data.validation_fraction=0.1 or report.select=test), or keep.models did not ask for "
             "them; use the models of the last round"
         )
-    if run.has_result and not run.read().is_finished:
+    if run.has_run and not run.read().is_finished:
         return (
             f"the run in {folder} has not finished; go on with --resume {shlex.quote(str(folder))}"
         )
@@ -83,7 +80,7 @@ def read_without_data(folder: Path) -> Experiment:
     Raises:
         UserError: if the folder contains no run, or another configuration than its result.
     """
-    tree = read_config(folder)
+    tree = RunFolder(folder).experiment()
     return load_experiment({**tree, "data": {**tree.get("data", {}), "root": None}})
 
 

@@ -298,7 +298,7 @@ def test_predictions_from_the_command_line(small, tmp_path, capsys):
     assert "none.png does not exist" in capsys.readouterr().err
     assert predict([str(Path(tmp_path)), str(shown)]) == 2
     assert "holds no run" in capsys.readouterr().err
-    assert RunFolder(run).has_result
+    assert RunFolder(run).has_run
 
 
 def test_a_program_prints_what_the_command_prints(small, tmp_path, capsys):
@@ -308,7 +308,7 @@ def test_a_program_prints_what_the_command_prints(small, tmp_path, capsys):
 
     small.train(tmp_path / "one", executor="serial")
     by_program = lines()
-    config, out = tmp_path / "one" / "config.yaml", tmp_path / "two"
+    config, out = tmp_path / "one" / "run.json", tmp_path / "two"
     words = [str(config), "--executor", "serial", "--out", str(out)]
     assert command(words) == 0
     assert by_program == [line.replace(str(out), str(tmp_path / "one")) for line in lines()]

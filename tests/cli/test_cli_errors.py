@@ -101,13 +101,13 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path, capsys, monkeypatch, s
 def test_a_folder_that_holds_a_run(tmp_path, capsys):
     out = tmp_path / "taken"
     out.mkdir()
-    (out / "config.yaml").write_text("rounds: 3\n")
+    (out / "run.json").write_text("rounds: 3\n")
     assert run.main(["local_digits", "--out", str(out), "--executor", "serial"]) == 2
     error = capsys.readouterr().err
     assert error == (
         f"error: {out} already holds a run; go on with --resume {out}, or name another\n"
     )
-    assert [path.name for path in out.iterdir()] == ["config.yaml"]
+    assert [path.name for path in out.iterdir()] == ["run.json"]
 
 
 def test_resuming_another_experiment(tmp_path, capsys):
@@ -132,7 +132,7 @@ def test_resuming_another_experiment(tmp_path, capsys):
 
 def test_resuming_what_is_not_there(tmp_path, capsys):
     assert run.main(["--resume", str(tmp_path / "no")]) == 2
-    assert "there is no config.yaml, so no run to go on with" in capsys.readouterr().err
+    assert "there is no run.json, so no run to go on with" in capsys.readouterr().err
     assert run.main(["--resume", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "pass only one of them" in capsys.readouterr().err
 

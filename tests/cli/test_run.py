@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-from functools import reduce
-from operator import getitem
 
 import pytest
 from ray.exceptions import ActorDiedError
@@ -17,7 +14,6 @@ from fedray.cli import run
 from fedray.command import Terminated
 from fedray.command import run as frame
 from fedray.config import read_mapping
-from fedray.config.experiment import YOUNGER
 from fedray.errors import UserError
 from fedray.run import main
 from fedray.runtime import server
@@ -71,12 +67,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
     out = tmp_path / "out"
     assert main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
     files = {path.name for path in out.iterdir() if not path.name.startswith(".")}
-    assert files >= {
-        "config.yaml",
-        "result.json",
-        "partition.json",
-        "checkpoints",
-    }
+    assert files >= {"run.json", "rounds.jsonl", "states"}
     assert not [name for name in files if name.startswith(".")]
 
     result = result_of(out)
@@ -86,14 +77,8 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
         "lambda": 2,
         "proto_agg": "weighted",
     }
-    config = read_mapping(out / "config.yaml")  # with the defaults of later keys
-    for key, default in YOUNGER.items():
-        *above, last = key.split(".")
-        assert reduce(getitem, above, config).pop(last) == default
-    assert result["config"] == config
+    assert result["config"] == read_mapping(out / "run.json")
     assert {"python", "torch", "ray"} <= result["environment"]["versions"].keys()
-    partition = json.loads((out / "partition.json").read_text())
-    assert result["partition_sha256"] == partition["sha256"]
     assert result["costs"]["wall_seconds"] > 0
     assert result["costs"]["startup_seconds"] > 0
     assert result["costs"]["peak_rss_bytes"] > 50e6
@@ -132,7 +117,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
 def test_the_config_it_leaves_is_the_experiment(tmp_path):
     out = tmp_path / "out"
     main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
-    resolved, result = resolve(str(out / "config.yaml")), result_of(out)
+    resolved, result = resolve(str(out / "run.json")), result_of(out)
     assert resolved.identity(result["data_sha256"]) == result["identity"]
     assert resolved.identity() != resolve(QUICK[0], QUICK[1:]).identity()
 
@@ -175,7 +160,7 @@ def test_evaluated_now_and_then_and_at_the_end(tmp_path):
 def test_without_checkpoints_there_is_a_result(tmp_path):
     out = tmp_path / "out"
     assert main([*QUICK, "checkpoint_every=0", "keep.models=none", *SERIAL, "--out", str(out)]) == 0
-    assert not (out / "checkpoints").exists()
+    assert not (out / "states").exists()
     assert len(result_of(out)["rounds"]) == 4
 
 
@@ -193,7 +178,7 @@ def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes, capsys):
     assert sent.params["data.clients"] == "3"
     assert sent.tags["partition_sha256"] == result_of(out)["partition_sha256"]
     files = {path.name for path in sent.files if path.exists()}
-    assert {"config.yaml", "result.json", "partition.json"} <= files
+    assert {"run.json", "rounds.jsonl"} <= files
 
 
 def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
@@ -271,7 +256,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
 def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     assert main([*QUICK, "--out", str(out), *SERIAL]) == 0
-    before = (out / "result.json").read_text()
+    before = (out / "run.json").read_text()
     monkeypatch.setattr("fedray.storage.claim.LOCK_SECONDS", 0.1)
     other = (
         "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
@@ -285,7 +270,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
         assert main(["--resume", str(out), *SERIAL]) == 2
         process.stdin.close()
     assert "another process is running in" in capsys.readouterr().err
-    assert (out / "result.json").read_text() == before
+    assert (out / "run.json").read_text() == before
     assert main(["--resume", str(out), *SERIAL]) == 0
 
 
@@ -314,7 +299,7 @@ def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early
 
 @pytest.mark.parametrize("words", [[], ["fedavg_digits", "lr"], ["fedavg_digits", "--out", "OUT"]])
 def test_mistakes_that_need_no_pytorch_are_refused_before_ray_starts(monkeypatch, tmp_path, words):
-    (tmp_path / "config.yaml").write_text("name: done\n")
+    (tmp_path / "run.json").write_text("name: done\n")
     words = [str(tmp_path) if word == "OUT" else word for word in words]
     calls: list[str] = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

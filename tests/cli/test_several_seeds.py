@@ -76,10 +76,10 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
 def test_folders_that_are_taken_are_refused_before_the_first_seed(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run, "begin", lambda *_: pytest.fail("begun"))
     (tmp_path / "seed_1").mkdir()
-    (tmp_path / "seed_1" / "config.yaml").touch()
+    (tmp_path / "seed_1" / "run.json").touch()
     assert main([*WORDS, "seed=0,1", *SERIAL, "--out", str(tmp_path)]) == 2
     assert "seed_1 already holds a run; go on with" in capsys.readouterr().err
-    (tmp_path / "config.yaml").touch()
+    (tmp_path / "run.json").touch()
     assert main([*WORDS, "seed=2,3", *SERIAL, "--out", str(tmp_path)]) == 2
     assert "contains a single run; pass another folder for several seeds" in capsys.readouterr().err
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Algorithm, Payload, sent
-from fedray.errors import ClientError
+from fedray.core.payload import join_payload, split_payload
+from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
 
@@ -160,3 +161,27 @@ def test_uploads_of_prototypes(cause, change, words):
 )
 def test_uploads_of_prompts(cause, change, words):
     assert_found(cause("dp2fl", change), words)
+
+
+class Parcel(Payload):
+    """A payload with a tensor, named tensors, an integer and a float."""
+
+    vectors = sent("prototypes", axes="n d")
+    weights = sent("weights")
+    samples = sent("statistics", number=int)
+    tau = sent("statistics", number=float)
+
+
+def test_a_payload_comes_back_from_a_file_with_its_types(tmp_path, monkeypatch):
+    before = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
+    split = split_payload(before)
+    after = join_payload(*split, tmp_path)
+    assert type(after) is Parcel
+    assert torch.equal(after.vectors, before.vectors)
+    assert {name: t.tolist() for name, t in after.weights.items()} == {
+        name: t.tolist() for name, t in before.weights.items()
+    }
+    assert (after.samples, after.tau, type(after.samples)) == (12, 0.25, int)
+    monkeypatch.delitem(Payload.types, Parcel.full_name())
+    with pytest.raises(UserError, match=r"holds a payload of type \S+Parcel, which this version"):
+        join_payload(*split, tmp_path)

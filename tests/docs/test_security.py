@@ -17,8 +17,7 @@ from fedray.models.pretrained import load_pretrained
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(fedray.__file__).parent
 PROMISES = {
-    "Only files in the folder are read, written and uploaded.": "storage/test_entries_of_a_folder",
-    "What is not as it was written is refused.": "test_run_config",
+    "What a kill or a full disk leaves is repaired or refused.": "storage/test_states",
     "No source runs unasked.": "plugins/test_stranger_modules",
     "Nothing is unpickled.": "docs/test_security",
     "Sizes are bounded.": "storage/test_files",

@@ -101,7 +101,7 @@ def judge(drawn: Drawn, names: Iterable[str] = tuple(ORACLES), *, effect: bool =
             verdict.note = "diverged"
             return verdict
         except FedrayError as error:
-            is_early = isinstance(error, UserError) and not RunFolder(Path(folder)).has_result
+            is_early = isinstance(error, UserError) and not RunFolder(Path(folder)).has_run
             if is_early or any(words in str(error) for words in LATE):
                 verdict.note = "refused"
             else:

@@ -20,13 +20,12 @@ from small import (
     wait_for,
 )
 
-import fedray.storage.database
 from fedray import run
 from fedray.runtime import cluster
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Commit, StateStore
 from fedray.storage.writer import RunWriter
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
@@ -60,11 +59,11 @@ def go_on(out) -> int:
     return run.main(["--resume", str(out), "--executor", "serial", "--no-track"])
 
 
-def test_killed_after_the_last_checkpoint_result_json_is_completed(small, tmp_path, monkeypatch):
+def test_killed_after_the_last_checkpoint_the_end_is_written(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "close", lambda self, **_: None)  # what a kill leaves undone
+        patched.setattr(RunWriter, "end", lambda self: None)  # what a kill leaves undone
         serially(small.experiment(), tmp_path)
-    assert (RunFolder(tmp_path).read_head().done, RunFolder(tmp_path).is_finished) == (-1, False)
+    assert not RunFolder(tmp_path).is_finished
     assert serially(small.experiment(), tmp_path) == []
     assert_same(tmp_path, small.undisturbed())
     assert RunFolder(tmp_path).is_finished
@@ -115,14 +114,14 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 
 
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
-    begin = CheckpointStore.begin
+    commit = StateStore.commit
 
-    def begin_until_round_2(self, snapshot, *rest):
+    def commit_until_round_2(self, snapshot, *rest):
         if snapshot.round == 2:
             raise Killed
-        begin(self, snapshot, *rest)
+        return commit(self, snapshot, *rest)
 
-    monkeypatch.setattr(CheckpointStore, "begin", begin_until_round_2)
+    monkeypatch.setattr(StateStore, "commit", commit_until_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert len(numbers(tmp_path)["rounds"]) == 3
@@ -133,14 +132,14 @@ def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
 
 
 def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypatch):
-    sealed = fedray.storage.database.sealed
+    write = Commit.write
 
-    def dies_in_round_2(facts):
-        if facts.get("round") == 2:
+    def dies_in_round_2(self, name):
+        if self.facts.get("round") == 2:
             raise Killed
-        return sealed(facts)
+        write(self, name)
 
-    monkeypatch.setattr(fedray.storage.database, "sealed", dies_in_round_2)
+    monkeypatch.setattr(Commit, "write", dies_in_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert last_round(tmp_path) == 1
@@ -159,7 +158,7 @@ def test_a_checkpoint_every_other_round(small, tmp_path):
 
 def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys, monkeypatch):
     serially(small.experiment(), tmp_path)
-    before = (tmp_path / "result.json").read_bytes()
+    before = (tmp_path / "run.json").read_bytes()
     assert serially(small.experiment(), tmp_path) == []
     monkeypatch.setattr(cluster, "connect", lambda *_: pytest.fail("Ray starts for nothing"))
     assert run.main(["--resume", str(tmp_path), "--no-track"]) == 0
@@ -167,7 +166,7 @@ def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys, monkeypa
     assert f"the run in {tmp_path} has finished: nothing is left to run" in printed.out
     assert "best" in printed.out
     assert "starting" not in printed.out + printed.err
-    assert (tmp_path / "result.json").read_bytes() == before
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_resumed_with_keys_that_change_no_number(small, tmp_path):

@@ -79,8 +79,8 @@ def test_an_experiment_names_its_plugins_relative_to_its_file(tmp_path, monkeypa
     (folder / "it.yaml").write_text(yaml.safe_dump(tree))
     found = run(tmp_path / "run", "there/it.yaml")
     assert found.info.algorithm == "scaled"
-    (folder / "mine.py").unlink()  # config.yaml has the text
-    again = run(tmp_path / "again", str(tmp_path / "run" / "config.yaml"))
+    (folder / "mine.py").unlink()  # run.json has the text
+    again = run(tmp_path / "again", str(tmp_path / "run" / "run.json"))
     assert again.info.identity == found.info.identity
     assert again.rounds[-1].metrics == found.rounds[-1].metrics
 
@@ -90,9 +90,8 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
     whole = run(tmp_path / "whole", "fedavg_digits", *plugin, "algorithm=scaled", "seed=3")
     run(out, "fedavg_digits", *plugin, "algorithm=scaled", "seed=3")
     assert (out / "plugins" / "mine.py").read_text() == METHOD
-    (out / "checkpoints").rename(tmp_path / "gone")
-    (out / "result.json").unlink()
-    (out / "rounds.jsonl").unlink(missing_ok=True)
+    (out / "states").rename(tmp_path / "gone")
+    (out / "rounds.jsonl").unlink()
 
     changed = METHOD.replace("self.scale *", "3 *")
     write(tmp_path, mine=changed)

@@ -57,7 +57,7 @@ def test_every_kind_on_two_workers_without_the_file(tmp_path, two_cpus):
         path.unlink()
     list(run_on_ray(experiment, tmp_path / "ray", began=0.0))
     use(())  # so that modules that this process loaded while there was a file look for it again
-    config = str(tmp_path / "ray" / "config.yaml")
+    config = str(tmp_path / "ray" / "run.json")
     serial = [config, "--executor", "serial", "--no-track", "--out", str(tmp_path / "serial")]
     assert main(serial) == 0
     assert metrics(tmp_path / "ray") == metrics(tmp_path / "serial")

@@ -57,7 +57,7 @@ def plugin(tmp_path, marker) -> Path:
 
 @pytest.fixture
 def theirs(tmp_path, plugin, marker, new_process) -> Path:
-    """A run's folder from somebody else, whose config.yaml carries the text of a plug-in."""
+    """A run's folder from somebody else, whose run.json carries the text of a plug-in."""
     out = tmp_path / "theirs"
     words = ["fedavg_digits", *QUICK, "--plugin", str(plugin), *SERIAL, "--out", str(out)]
     assert run(words) == 0
@@ -68,16 +68,16 @@ def theirs(tmp_path, plugin, marker, new_process) -> Path:
 
 
 READING = {
-    "show": lambda out: show([f"{out}/config.yaml"]),
-    "cost": lambda out: cost([f"{out}/config.yaml"]),
+    "show": lambda out: show([f"{out}/run.json"]),
+    "cost": lambda out: cost([f"{out}/run.json"]),
     "report": lambda out: report([str(out)]),
     "diff": lambda out: diff([str(out), str(out)]),
 }
 RUNNING = {
-    "show": lambda out: show([f"{out}/config.yaml", "rounds=3"]),
-    "cost": lambda out: cost([f"{out}/config.yaml", "rounds=3"]),
+    "show": lambda out: show([f"{out}/run.json", "rounds=3"]),
+    "cost": lambda out: cost([f"{out}/run.json", "rounds=3"]),
     "predict": lambda out: predict([str(out), str(out)]),
-    "run": lambda out: run([f"{out}/config.yaml", *SERIAL]),
+    "run": lambda out: run([f"{out}/run.json", *SERIAL]),
     "resume": lambda out: run(["--resume", str(out), *SERIAL]),
     "retest": lambda out: analyse(["retest", str(out), "--with", ""]),
     "verify": lambda out: verify([str(out)]),
@@ -108,7 +108,7 @@ def test_the_api_does_not_either(theirs, marker):
     with pytest.raises(UserError, match="trust_all"):
         fedray.load(theirs).models()
     with pytest.raises(UserError, match="trust_all"):
-        fedray.Experiment(theirs / "config.yaml")
+        fedray.Experiment(theirs / "run.json")
     assert not marker.exists()
     trust_all()
     try:
@@ -119,10 +119,10 @@ def test_the_api_does_not_either(theirs, marker):
 
 
 def test_a_folder_that_names_a_file_is_asked_about_too(theirs, plugin, marker):
-    config = theirs / "config.yaml"
+    config = theirs / "run.json"
     tree = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**tree, "plugins": [str(plugin)]}))
-    (theirs / "result.json").unlink()
+    (theirs / "run.json").unlink()
     plugin.write_text(TEXT.format(marker=str(marker)))
     for name in ("show", "cost", "run", "predict", "resume"):
         (theirs / "image.png").touch()
@@ -136,7 +136,7 @@ def test_at_a_terminal_the_user_is_asked(theirs, marker, capsys, monkeypatch, an
     monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert cost([f"{theirs}/config.yaml", "rounds=3"]) == code
+    assert cost([f"{theirs}/run.json", "rounds=3"]) == code
     assert "Run it? [y/N]" in capsys.readouterr().err
     assert marker.exists() == (code == 0)
 
@@ -145,7 +145,7 @@ def test_the_users_own_files_are_never_asked_about(tmp_path, plugin, new_process
     out, named = tmp_path / "own", ["--plugin", str(plugin)]
     assert run(["fedavg_digits", *QUICK, *named, *SERIAL, "--out", str(out)]) == 0
     capsys.readouterr()
-    for words in (["--resume", str(out), *SERIAL], [f"{out}/config.yaml", *SERIAL]):
+    for words in (["--resume", str(out), *SERIAL], [f"{out}/run.json", *SERIAL]):
         new_process()
         assert run([*words, *named]) == 0
         new_process()
@@ -154,7 +154,7 @@ def test_the_users_own_files_are_never_asked_about(tmp_path, plugin, new_process
     assert show(["fedavg_digits", *named]) == cost(["fedavg_digits", *named]) == 0
     new_process()
     capsys.readouterr()
-    assert show([f"{out}/config.yaml", "--json"]) == 0
+    assert show([f"{out}/run.json", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert {"key": "plugins.mine", "value": read_plugin(str(plugin)).sha256, "source": ""} in shown
 
@@ -170,7 +170,7 @@ def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marke
     path = tmp_path / "sweep.yaml"
     path.write_text(
         "answers: which?\nspace: {lr: {grid: [0.1]}}\n"
-        f"scales: {{laptop: {{experiment: {theirs}/config.yaml}}}}\n"
+        f"scales: {{laptop: {{experiment: {theirs}/run.json}}}}\n"
     )
     assert sweep([str(path), "--no-track"]) == 2
     assert "the plug-in mine.py comes from a folder" in capsys.readouterr().err

@@ -38,7 +38,6 @@ HONOURED = {
     "server_gpus": "the server's device",
     "checkpoint_every": "the session writes them",
     "keep.models": "the session keeps them",
-    "keep.max_gb": "the session keeps to it",
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
 }

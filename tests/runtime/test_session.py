@@ -21,15 +21,14 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
+from fedray.runtime.observers import Records
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
-from fedray.storage.database import StateDatabase
+from fedray.storage import states
 from fedray.storage.environment import environment
 from fedray.storage.run import Costs, EarlierEnvironment
-from fedray.storage.run_folder import ResultFile, RunFolder
-from fedray.storage.states import StateStore
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import latest_round
 from fedray.studies.ready import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
@@ -49,14 +48,15 @@ def interrupted(out: Path, *assignments: str) -> RunFolder:
 
 
 def rewritten(folder: RunFolder, **info: Any) -> None:
-    """Write other facts into result.json, with the checksum that belongs to them."""
+    """Write other facts into run.json."""
     folder.write_head(replace(folder.read_head(), **info))
 
 
-def test_costs_go_on_where_the_run_stopped(tmp_path):
-    folder = interrupted(tmp_path)
-    before = replace(folder.read(), costs=Costs(1000.0, 77.0, 2**50, 2**30))
-    RunWriter(folder, before.info, before).close()
+def test_costs_go_on_where_the_run_stopped(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        costs = Costs(1000.0, 77.0, 2**50, 2**30)
+        patched.setattr(Records, "costs", lambda self, done, device_bytes: costs)
+        folder = interrupted(tmp_path)
     assert [done.round for done in session(tmp_path).rounds()] == [2, 3]
     costs = folder.read().costs
     assert 1000 < costs.wall_seconds < 1500
@@ -109,14 +109,14 @@ def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tm
 
 
 def test_a_checkpoint_writes_only_the_clients_that_stepped_since_the_last(tmp_path, monkeypatch):
-    saved, begin = [], StateStore.begin
+    saved, write = [], states.write_states
 
-    def noted(store):
-        states = begin(store)
-        saved.append(sorted(states))
-        return states
+    def noted(path, trees):
+        if states.SERVER in trees:
+            saved.append(sorted(client for client in trees if client >= 0))
+        return write(path, trees)
 
-    monkeypatch.setattr(StateStore, "begin", noted)
+    monkeypatch.setattr(states, "write_states", noted)
     done = list(session(tmp_path, "participation=0.34").rounds())
     stepped = {client: r.round for r in done for client in r.participants}
     assert len(set(stepped.values())) > 1
@@ -139,29 +139,24 @@ def go_on(out: Path) -> int:
 
 
 def lose_all(folder: RunFolder) -> None:
-    shutil.rmtree(folder.path / "checkpoints")
+    shutil.rmtree(folder.states)
 
 
-def lose_the_database(folder: RunFolder) -> None:
-    (folder.path / "checkpoints" / "states.sqlite").unlink()
+def lose_the_pointer(folder: RunFolder) -> None:
+    (folder.states / "head.json").unlink()
 
 
-def lose_its_content(folder: RunFolder) -> None:
-    (folder.path / "checkpoints" / "states.sqlite").write_bytes(b"")
-
-
-@pytest.mark.parametrize("lose", [lose_all, lose_the_database, lose_its_content])
+@pytest.mark.parametrize("lose", [lose_all, lose_the_pointer])
 def test_a_lost_checkpoint_is_a_question_whose_answer_is_a_new_beginning(tmp_path, capsys, lose):
     folder = interrupted(tmp_path)
     lose(folder)
-    before = folder.result.read_bytes()
+    before = folder.head.read_bytes()
     assert go_on(tmp_path) == 2
     printed = capsys.readouterr().err
     assert "has rounds up to 1 but no checkpoint" in printed
-    assert "to restart at round 0, remove result.json and rounds.jsonl" in printed
+    assert "to restart at round 0, remove rounds.jsonl" in printed
     assert printed.count("\n") == 1
-    assert folder.result.read_bytes() == before
-    folder.result.unlink()
+    assert folder.head.read_bytes() == before
     folder.rounds_file.unlink()
     assert go_on(tmp_path) == 0
     assert folder.read().done == 3
@@ -171,8 +166,8 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
     asked, killed = session(tmp_path / "run"), tmp_path / "killed"
     rounds = asked.rounds()
     assert [next(rounds).round, next(rounds).round] == [0, 1]
-    asked._store.wait()
-    shutil.copytree(tmp_path / "run", killed)  # its result.json has not all rounds yet
+    asked._states.wait()
+    shutil.copytree(tmp_path / "run", killed)  # its run.json has not all rounds yet
     rounds.close()
     RunFolder(killed).matrices.write_text("[]")
     before = contents(killed)
@@ -198,7 +193,6 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys):
 def test_a_run_killed_between_its_first_files_begins_anew(tmp_path, capsys, begun):
     folder = interrupted(tmp_path)
     lose_all(folder)
-    folder.result.unlink()
     folder.rounds_file.write_text(begun)
     assert go_on(tmp_path) == 0
     assert "the run begins at round 0" in capsys.readouterr().out
@@ -207,10 +201,9 @@ def test_a_run_killed_between_its_first_files_begins_anew(tmp_path, capsys, begu
 
 def test_rounds_without_their_result_are_a_question(tmp_path, capsys):
     folder = interrupted(tmp_path)
-    lose_all(folder)
-    folder.result.unlink()
+    folder.head.unlink()
     assert go_on(tmp_path) == 2
-    assert "result.json is missing; restore it from a copy" in capsys.readouterr().err
+    assert "there is no run.json" in capsys.readouterr().err
 
 
 def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
@@ -224,7 +217,7 @@ def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
 
 
 def less(folder: RunFolder) -> None:
-    """Edit a round, with the checksums that belong to it."""
+    """Edit a round."""
     run = folder.read()
     edited = replace(run.rounds[1], metrics={**run.rounds[1].metrics, "local_accuracy": 0.99})
     folder.write(replace(run, rounds=[run.rounds[0], edited]))
@@ -232,15 +225,13 @@ def less(folder: RunFolder) -> None:
 
 def without_one(folder: RunFolder) -> None:
     """Leave the lines up to the round before the checkpoint's."""
-    run = folder.read().until(0)
-    folder.cut_rounds(1)
-    folder.write_head(ResultFile.of(run))
+    folder.write(folder.read().until(0))
 
 
 def of_a_twin(folder: RunFolder) -> None:
     """The rounds of another run of the same experiment."""
     twin = interrupted(folder.path / "twin")
-    for name in ("result.json", "rounds.jsonl"):
+    for name in ("run.json", "rounds.jsonl"):
         shutil.copy(twin.path / name, folder.path / name)
 
 
@@ -248,30 +239,20 @@ def of_a_twin(folder: RunFolder) -> None:
 def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
     folder = interrupted(tmp_path)
     change(folder)
-    with pytest.raises(UserError, match="lacks round 1, which the checkpoint says was done"):
+    with pytest.raises(UserError, match=r"rounds\.jsonl do not match its checkpoint of round 1"):
         list(session(tmp_path).rounds())
 
 
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every):
     folder = interrupted(tmp_path, f"checkpoint_every={every}")
-    whole = folder.read()
-    rewritten(folder, partition_sha256="f" * 64)
+    whole = folder.read_head()
+    rewritten(folder, partition={**whole.partition, "sha256": "f" * 64})
     with pytest.raises(UserError, match=r"the partition has changed .*ffffffffffff, now"):
         session(tmp_path, f"checkpoint_every={every}")
-    folder.write(replace(whole, info=replace(whole.info, identity="f" * 64)))
-    other = "belongs to another experiment|lacks round 1, which the checkpoint says was done"
-    with pytest.raises(UserError, match=other):
+    folder.write_head(replace(whole, identity="f" * 64))
+    with pytest.raises(UserError, match="has another identity than its settings"):
         session(tmp_path, f"checkpoint_every={every}")
-
-
-def test_a_damaged_partition_is_written_anew(tmp_path):
-    folder = interrupted(tmp_path, "rounds=4")
-    whole = folder.partition.read_bytes()
-    for content in (b"{}", whole[:-9], whole.replace(b"1", b"2", 1)):
-        folder.partition.write_bytes(content)
-        next(session(tmp_path, "rounds=4").rounds())
-        assert folder.partition.read_bytes() == whole
 
 
 # --- the folder is claimed before anything is computed ------------------------------------------
@@ -322,21 +303,21 @@ def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypat
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
     run, open_files = session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20"), []
     for _ in run.rounds():
-        run._store.wait()
+        run._states.wait()
         open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]
 
 
 def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypatch):
-    save = StateDatabase.save
-    monkeypatch.setattr(StateDatabase, "save", lambda *args: time.sleep(0.2) or save(*args))
-    rounds, store = session(tmp_path).rounds(), CheckpointStore(tmp_path, identity="")
+    write = states.write_states
+    monkeypatch.setattr(states, "write_states", lambda *args: time.sleep(0.2) or write(*args))
+    rounds, place = session(tmp_path).rounds(), tmp_path / "states"
     next(rounds)
-    assert store.latest() == 0
+    assert latest_round(place) == 0
     next(rounds)
-    assert store.latest() == 0
+    assert latest_round(place) == 0
     rounds.close()
-    assert store.latest() == 1
+    assert latest_round(place) == 1
 
 
 # --- texts and weights in files of one's own -----------------------------------------------------

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +9,8 @@ from hypothesis import strategies as st
 from fedray.evaluation.metrics import declared_metrics
 from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric, best_round, chosen_by
-from fedray.storage.run import Costs, Round, Run, RunInfo
+from fedray.storage.run import Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
-from fedray.storage.writer import RunWriter
 
 TEST = [0.99, 0.5, 0.9, 0.6]
 VALIDATION = [0.98, 0.8, 0.4, 0.7]
@@ -78,19 +74,14 @@ def test_what_validation_images_cannot_give_is_taken_in_the_headlines_round():
 
 
 @pytest.mark.parametrize("select", ["validation", "test"])
-def test_the_file_says_how_the_best_round_was_chosen(tmp_path, select):
+def test_best_and_final_follow_from_the_rounds_that_were_written(tmp_path, select):
     run = planted(select)
-    writer = RunWriter(RunFolder(tmp_path), run.info)
-    for done in run.rounds:
-        writer.append(done, Costs())
-    writer.close()
-    tree = json.loads((tmp_path / "result.json").read_text())
-    assert tree["best"] == asdict(run.best)
-    assert tree["best"]["chosen"] == select
-    assert tree["best"]["round"] == {"validation": 1, "test": 2}[select]
-    assert tree["best"]["validation"] == {"validation": 0.8, "test": 0.4}[select]
-    assert tree["final"] == asdict(run.final)
-    assert tree["final"]["chosen"] is None
+    RunFolder(tmp_path).write(run)
+    read = RunFolder(tmp_path).read()
+    assert (read.best, read.final) == (run.best, run.final)
+    assert (read.best.chosen, read.final.chosen) == (select, None)
+    assert read.best.round == {"validation": 1, "test": 2}[select]
+    assert read.best.validation == {"validation": 0.8, "test": 0.4}[select]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.sampled_from(["max", "min", None]))

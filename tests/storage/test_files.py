@@ -19,10 +19,8 @@ from fedray.storage.files import (
     check_name,
     discard_if_empty,
     file_name,
-    is_at_size_limit,
     read_regular,
     read_text,
-    remedy_of,
     remove_torn,
     replace_whole,
     reserve,
@@ -45,7 +43,7 @@ def test_default_cache_folder(monkeypatch):
 
 @pytest.mark.parametrize("broken", ["open", "write", "fsync", "replace"])
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, broken):
-    path = tmp_path / "result.json"
+    path = tmp_path / "run.json"
     write_atomic(path, "before")
 
     def fail(*_, **__):
@@ -76,13 +74,13 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, bro
     with pytest.raises(OSError, match="No space left"):
         write_atomic(path, "after " * 1000)
     monkeypatch.undo()
-    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
     assert path.read_text() == "before"
 
 
 def test_a_number_that_is_none_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
-        write_json(tmp_path / "result.json", {"loss": float("nan")})
+        write_json(tmp_path / "run.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,7 +106,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
         reserve(tmp_path / "file" / "mine")
 
 
-@pytest.mark.parametrize("left", [None, ".lock", "result.json"])
+@pytest.mark.parametrize("left", [None, ".lock", "run.json"])
 def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     folder = reserve(results_home() / "runs" / "mine")
@@ -116,7 +114,7 @@ def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
         (folder / left).write_text("")
     with pytest.raises(UserError), discard_if_empty(folder):
         raise UserError("refused")
-    assert folder.exists() == (left == "result.json")
+    assert folder.exists() == (left == "run.json")
     assert (tmp_path / "results" / "runs").exists() == folder.exists()
     assert (tmp_path / "results").exists()
 
@@ -231,9 +229,6 @@ def test_json_is_read_as_its_type():
         (errno.EDQUOT, "free some space, or choose"),
         (errno.EACCES, "change its permissions, or choose"),
         (errno.EROFS, "change its permissions, or choose"),
-        (errno.ENOLCK, "file system with file locks"),
-        (errno.EFBIG, "ulimit -f"),
-        (errno.EMFILE, "ulimit -n"),
     ],
 )
 def test_the_remedy_fits_the_cause(number, remedy):
@@ -241,32 +236,6 @@ def test_the_remedy_fits_the_cause(number, remedy):
     message = str(cannot_write(Path("out"), error))
     assert message.startswith(f"the folder out cannot be written ({os.strerror(number)}); ")
     assert remedy in message
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-def test_what_belongs_to_another_user_gets_the_advice_for_groups(number, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    error = OSError(number, os.strerror(number), str(tmp_path / "missing" / "file"))
-    for advice in (remedy_of(error), str(cannot_write(tmp_path, OSError(number, "no")))):
-        assert re.search(r"it belongs to the user [\w-]+: .*umask 002.*chmod g\+s", advice)
-    assert "umask" not in remedy_of(OSError(errno.EROFS, "read-only", str(tmp_path)))
-
-
-def test_a_user_without_a_name_is_a_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
-    assert f"the user {tmp_path.stat().st_uid}:" in remedy_of(error)
-
-
-@pytest.mark.parametrize(("limit", "is_at"), [(1000, True), (10**6, False), (-1, False)])
-def test_a_file_at_the_limit_on_sizes(limit, is_at, tmp_path, monkeypatch):
-    (tmp_path / "x.sqlite-journal").write_bytes(bytes(900))
-    monkeypatch.setattr("resource.getrlimit", lambda kind: (limit, -1))
-    assert is_at_size_limit(tmp_path / "x.sqlite") == is_at
-
-
-# --- byte order marks -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])

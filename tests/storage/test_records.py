@@ -12,10 +12,9 @@ import pytest
 
 from fedray.errors import UserError
 from fedray.storage.environment import Environment, environment
-from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.run_folder import RunFile, RunFolder, find_runs
 from fedray.storage.writer import RunWriter
 
 INFO = RunInfo(
@@ -56,11 +55,15 @@ def round_(number: int, accuracy: float | None = 0.5) -> Round:
     )
 
 
+def head_of(info: RunInfo) -> RunFile:
+    return RunFile(**vars(info), partition={"sha256": info.partition_sha256})
+
+
 def written(folder: Path, count: int, **planned: int) -> RunWriter:
     """A writer that has written so many rounds and is still open."""
     folder.mkdir(parents=True, exist_ok=True)
     info = replace(INFO, config={**INFO.config, **planned})
-    writer = RunWriter(RunFolder(folder), info)
+    writer = RunWriter(RunFolder(folder), head_of(info))
     for number in range(count):
         writer.append(round_(number), Costs(float(number), 2.0, 1000))
     return writer
@@ -70,17 +73,17 @@ def written(folder: Path, count: int, **planned: int) -> RunWriter:
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
-    written(tmp_path, 4).close()
+    writer = written(tmp_path, 4)
+    writer.end()
+    writer.close()
     run = RunFolder(tmp_path).read()
     assert run == Run(INFO, [round_(number) for number in range(4)], Costs(3.0, 2.0, 1000))
-    tree = json.loads(RunFolder(tmp_path).result.read_text())
-    assert "rounds" not in tree
-    assert (tree["schema"], tree["done"], tree["best"]["round"]) == (5, 3, 1)
+    tree = json.loads(RunFolder(tmp_path).head.read_text())
+    assert not {"rounds", "best", "final", "costs", "partition_sha256"} & {*tree}
     assert tree["metrics"][-1] == {
         "name": "train_loss", "unit": "nats", "direction": "min", "on": "train"
     }  # fmt: skip
     assert tree["environment"]["gpus"] == ["a GPU"]
-    assert tree["costs"]["wall_seconds"] == 3.0
     lines = RunFolder(tmp_path).rounds_file.read_text().splitlines()
     line = json.loads(lines[1])
     assert line["up"] == {"params": {"prototypes": 10}, "bytes": {"prototypes": 40}}
@@ -96,13 +99,17 @@ def test_the_times_of_a_run_are_recorded(tmp_path):
     assert not folder.is_finished
     writer.close()
     assert not folder.is_finished
-    resumed = RunWriter(folder, INFO, folder.read())
+    resumed = RunWriter(folder, head_of(INFO), folder.read())
     resumed.append(round_(3), Costs())
+    assert not folder.is_finished
+    resumed.end()
     resumed.close()
-    head = folder.read_head()
-    assert head.started == started
-    assert head.ended > started
+    assert folder.read_head().started == started
     assert folder.is_finished
+    assert (
+        datetime.fromisoformat(json.loads(folder.rounds_file.read_text().splitlines()[-1])["ended"])
+        > started
+    )
 
 
 def test_a_metric_means_what_was_declared():
@@ -123,7 +130,7 @@ def test_a_metric_means_what_was_declared():
 def test_a_round_adds_one_line_and_leaves_the_others_alone(tmp_path):
     writer, before = written(tmp_path, 0, rounds=50), ""
     file = RunFolder(tmp_path).rounds_file
-    result = RunFolder(tmp_path).result.stat().st_mtime_ns
+    result = RunFolder(tmp_path).head.stat().st_mtime_ns
     lengths = []
     for number in range(20):
         writer.append(round_(number), Costs())
@@ -133,7 +140,7 @@ def test_a_round_adds_one_line_and_leaves_the_others_alone(tmp_path):
         lengths.append(len(text) - len(before))
         before = text
     assert max(lengths) - min(lengths) <= 2  # a round costs the same at any length
-    assert RunFolder(tmp_path).result.stat().st_mtime_ns == result
+    assert RunFolder(tmp_path).head.stat().st_mtime_ns == result
     assert RunFolder(tmp_path).read().done == 19
     writer.close()
 
@@ -143,7 +150,7 @@ def test_rounds_after_the_checkpoint_are_cut_at_a_resume(tmp_path):
     writer.close()  # as the session does when it is stopped
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
-    resumed = RunWriter(folder, INFO, folder.read().until(0))
+    resumed = RunWriter(folder, head_of(INFO), folder.read().until(0))
     assert folder.read().done == 0
     for number in (1, 2, 3):
         resumed.append(round_(number), Costs(10.0 + number))
@@ -156,12 +163,10 @@ def test_rounds_after_the_checkpoint_are_cut_at_a_resume(tmp_path):
 def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
     written(tmp_path, 3)  # never closed
     folder = RunFolder(tmp_path)
-    assert json.loads(folder.result.read_text())["done"] == -1
     assert folder.read().done == 2
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
     assert folder.read().rounds == [round_(number) for number in range(3)]
-    folder.config.write_text("rounds: 3\n")
     ((path, found),) = find_runs([tmp_path])
     assert (path, found.done) == (tmp_path, 2)
 
@@ -174,7 +179,7 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
     writer.append(replace(round_(1), matrices=matrices), Costs())
     writer.close()
     assert folder.read_matrices() == matrices
-    assert "text" not in folder.result.read_text()
+    assert "text" not in folder.head.read_text()
 
 
 def test_the_first_analyses_are_kept_beside_the_last(tmp_path):
@@ -185,12 +190,12 @@ def test_the_first_analyses_are_kept_beside_the_last(tmp_path):
     writer.close()
     assert (folder.read_matrices("first"), folder.read_matrices()) == (given[0], given[2])
 
-    resumed = RunWriter(folder, INFO, folder.read().until(1))
+    resumed = RunWriter(folder, head_of(INFO), folder.read().until(1))
     resumed.append(replace(round_(2), matrices=given[1]), Costs())
     assert folder.read_matrices("first") == given[0]
     resumed.close()
 
-    anew = RunWriter(folder, INFO)
+    anew = RunWriter(folder, head_of(INFO))
     anew.append(replace(round_(0), matrices=given[1]), Costs())
     assert folder.read_matrices("first") == given[1]
     anew.close()
@@ -212,59 +217,34 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("{", "result.json cannot be read"),
-        ("[]", "is not a run's result"),
-        ({"identity": None}, "is not a run's result"),
-        ({"seed": None}, "its content does not fit its checksum"),
-        (
-            {"rounds": [{"round": 1}]},
-            "has schema 5, but this version of fedray reads 5; use the version that wrote it",
-        ),
-        ({"seed": 3}, "its content does not fit its checksum"),
-        ({"checksum": None}, "it has no checksum"),
+        ("{", r"run\.json cannot be read"),
+        ("[]", "is not the run.json of a run"),
+        ({"format": 7}, "is not the run.json of a run"),
+        ({"identity": None}, r"run\.json cannot be read: identity: "),
+        ({"config": 3}, "cannot be read: config: Input"),
+        ({"environment": {"versions": 3}}, "cannot be read: environment.versions: Input"),
+        ({"later": 1}, "cannot be read: later: Unexpected"),
+        ({"partition": 1}, r"run\.json cannot be read"),
     ],
 )
-def test_a_damaged_result_is_refused_with_one_sentence(tmp_path, change, message):
+def test_a_damaged_run_json_is_refused_with_one_sentence(tmp_path, change, message):
     written(tmp_path, 4).close()
-    result = RunFolder(tmp_path).result
+    head = RunFolder(tmp_path).head
     if isinstance(change, str):
-        result.write_text(change)
+        head.write_text(change)
     else:
-        tree = {**json.loads(result.read_text()), **change}
-        result.write_text(json.dumps({k: v for k, v in tree.items() if v is not None}))
+        tree = {**json.loads(head.read_text()), **change}
+        head.write_text(json.dumps({k: v for k, v in tree.items() if v is not None}))
     with pytest.raises(UserError, match=message) as raised:
         RunFolder(tmp_path).read()
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"schema": 6}, "has schema 6, but this version of fedray reads 5"),
-        ({"config": 3}, "cannot be read: config: Input"),
-        (
-            {"environment": {"versions": 3}},
-            "cannot be read: environment.versions: Input",
-        ),
-        ({"later": 1}, "cannot be read: later: Unexpected"),
-    ],
-)
-def test_what_this_version_does_not_write_is_refused(tmp_path, change, reason):
-    written(tmp_path, 4).close()
-    result = RunFolder(tmp_path).result
-    head = unsealed(json.loads(result.read_text()))
-    result.write_text(json.dumps(sealed({**head, **change})))
-    with pytest.raises(UserError, match=reason) as raised:
-        RunFolder(tmp_path).read()
-    assert "\n" not in str(raised.value)
-
-
-def test_rounds_that_are_missing_are_noticed(tmp_path):
-    written(tmp_path, 4).close()
-    file = RunFolder(tmp_path).rounds_file
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
-    with pytest.raises(UserError, match=r"rounds\.jsonl lacks round 3, which result\.json says"):
-        RunFolder(tmp_path).read()
+def test_results_of_an_earlier_version_are_named(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    for read in (RunFolder(tmp_path).read, lambda: find_runs([tmp_path])):
+        with pytest.raises(UserError, match="was written by an earlier version of fedray"):
+            read()
 
 
 def test_a_number_that_is_not_finite_is_never_written(tmp_path):
@@ -285,7 +265,7 @@ def test_of_several_families_the_longest_says_what_a_metric_means():
 def test_what_an_interrupted_run_cost_is_kept_when_the_next_one_is_killed_at_once(tmp_path):
     written(tmp_path, 3)  # never closed
     folder = RunFolder(tmp_path)
-    RunWriter(folder, INFO, folder.read())  # nor this one, before its first round
+    RunWriter(folder, head_of(INFO), folder.read())  # nor this one, before its first round
     assert folder.read().costs == Costs(2.0, 2.0, 1000)
 
 

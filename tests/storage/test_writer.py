@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from dataclasses import replace
 
 import pytest
-from test_records import INFO, round_, written
+from test_records import INFO, head_of, round_, written
 
 from fedray.errors import UserError
 from fedray.storage.run import Costs
@@ -30,17 +29,17 @@ def test_a_writer_keeps_no_rounds(tmp_path):
     assert RunFolder(tmp_path).read().done == 199
 
 
-def test_rounds_and_checkpoint_know_each_other_by_a_chain(tmp_path):
-    writer, before = written(tmp_path, 2), ""
-    before = writer.rounds_checksum
+def test_a_mark_is_that_of_the_lines_above(tmp_path):
+    writer, folder = written(tmp_path, 2), RunFolder(tmp_path)
+    before = writer.mark
     writer.append(round_(2), Costs())
+    after = writer.mark
     writer.close()
-    read = RunFolder(tmp_path).read()
-    assert read.rounds_checksum == writer.rounds_checksum
-    assert read.until(1).rounds_checksum == before
-    assert read.until(-1).rounds_checksum == INFO.identity
-    again = RunWriter(RunFolder(tmp_path), INFO, read)
-    assert again.rounds_checksum == writer.rounds_checksum
+    assert (folder.mark(2), folder.mark(3), folder.mark(0).size) == (before, after, 0)
+    again = RunWriter(folder, head_of(INFO), folder.read().until(1))
+    assert again.mark == before
+    again.close()
+    assert folder.read().done == 1
 
 
 @pytest.mark.parametrize(
@@ -48,33 +47,18 @@ def test_rounds_and_checkpoint_know_each_other_by_a_chain(tmp_path):
     [
         lambda lines: [lines[0], lines[0], *lines[1:]],
         lambda lines: [lines[0], lines[2], lines[1]],
-        lambda lines: lines[1:],
         lambda lines: [lines[0], lines[2]],
-        lambda lines: [lines[0].replace("0.25", "0.26"), *lines[1:]],
-        lambda lines: [*lines[:2], lines[2].replace('"wall_seconds": 2.0', '"wall_seconds": 3.0')],
         lambda lines: [*lines, lines[2]],
     ],
-    ids=["doubled", "exchanged", "without first", "without one", "edited", "costs", "repeated"],
+    ids=["doubled", "exchanged", "without one", "repeated"],
 )
-def test_lines_that_are_not_those_that_were_written_are_refused(tmp_path, change):
+def test_rounds_that_do_not_follow_each_other_are_refused(tmp_path, change):
     written(tmp_path, 3)  # never closed
     file = RunFolder(tmp_path).rounds_file
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(change(lines)))
-    assert file.read_text() != "".join(lines)
     with pytest.raises(UserError, match=r"rounds\.jsonl, line \d, cannot be read: ValueError"):
         RunFolder(tmp_path).read()
-
-
-def test_rounds_of_another_run_are_refused(tmp_path):
-    written(tmp_path / "a", 3)
-    (tmp_path / "b").mkdir()
-    other = RunWriter(RunFolder(tmp_path / "b"), replace(INFO, identity="4" * 64))
-    other.append(round_(0), Costs())
-    foreign = RunFolder(tmp_path / "b").rounds_file.read_bytes()
-    RunFolder(tmp_path / "a").rounds_file.write_bytes(foreign)
-    with pytest.raises(UserError, match="does not follow the line above"):
-        RunFolder(tmp_path / "a").read()
 
 
 def test_a_line_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -102,9 +86,9 @@ def test_a_line_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert folder.read().done == 2
 
 
-def test_a_disk_without_room_leaves_the_result_before(tmp_path, monkeypatch):
+def test_a_disk_without_room_leaves_the_rounds_before(tmp_path, monkeypatch):
     writer, folder = written(tmp_path, 2), RunFolder(tmp_path)
-    before = folder.result.read_bytes()
+    before = folder.rounds_file.read_bytes()
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -112,5 +96,5 @@ def test_a_disk_without_room_leaves_the_result_before(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         writer.close()
-    assert folder.result.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"result.json", "rounds.jsonl"}
+    assert folder.rounds_file.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "rounds.jsonl"}

@@ -143,7 +143,8 @@ def test_a_trial_works_in_the_folder_that_ray_tune_has_left(monkeypatch, tmp_pat
 def test_a_run_whose_files_are_damaged_fails_once_and_for_all(study, run, watcher):
     trial = SimpleNamespace(config={"trial": {"key": run.spec.key}}, trial_id="0")
     list(trials.reports(trials.config_of(run, study.plan), "best"))
-    (run.folder / "rounds.jsonl").write_text("{}\n")
+    _, *lines = (run.folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run.folder / "rounds.jsonl").write_text("".join(["{}\n", *lines]))
     watcher.on_trial_start(0, [], trial)
     watcher.on_trial_complete(0, [], trial)
     assert run.status == "failed"

@@ -203,7 +203,7 @@ def test_a_run_whose_process_dies_goes_on_after_its_checkpoint(here, database, r
     def kill_once() -> None:
         """Kill the first run's actor once it has finished a round."""
         while not killed:
-            if list((here / "results").glob("store/*/result.json")):
+            if list((here / "results").glob("store/*/run.json")):
                 for process in driver.children(recursive=True):
                     if process.name().startswith("ray::Implicit"):
                         killed.append(process.pid)
@@ -239,7 +239,7 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     while True:
         assert first.poll() is None
         assert time.monotonic() < deadline
-        heads = [json.loads(path.read_text()) for path in results.glob("store/*/result.json")]
+        heads = [json.loads(path.read_text()) for path in results.glob("store/*/run.json")]
         if len(heads) == 3 and any(head["ended"] for head in heads):
             break
         time.sleep(0.02)

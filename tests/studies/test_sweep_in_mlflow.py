@@ -183,7 +183,7 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     assert "lacks a part (" in done.stderr
     assert SECRET not in done.stdout + done.stderr
     files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
-    assert any(path.name == "result.json" for path in files)
+    assert any(path.name == "run.json" for path in files)
     logs = [path for path in ray_logs.rglob("*") if path.is_file()]
     assert any("worker" in path.name for path in logs)
     for path in files + logs:

@@ -156,9 +156,9 @@ def test_a_name_of_nothing_is_no_damaged_run(made, capsys):
     assert "Did you mean 'fedavg_digits'?" in text
     for words in (["nowhere", "fedavg_digits"], ["nowhere", "made"]):
         assert commands.diff(words) == 2
-        assert "nowhere holds no result.json and no plan.json" in capsys.readouterr().err
+        assert "nowhere holds no run.json and no plan.json" in capsys.readouterr().err
     assert commands.diff(["made", "."]) == 2
-    assert ". holds no result.json; pass a run's folder" in capsys.readouterr().err
+    assert ". holds no run.json; pass a run's folder" in capsys.readouterr().err
 
 
 def test_diff_names_what_has_changed_in_a_sweep(here, capsys):

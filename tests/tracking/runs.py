@@ -52,8 +52,6 @@ def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
 
 def write_run(folder: Path, run: Run) -> Path:
     RunFolder(folder).write(run)
-    (folder / "config.yaml").write_text("rounds: 3\n")
-    (folder / "partition.json").write_text("{}")
     return folder
 
 

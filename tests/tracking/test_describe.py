@@ -16,7 +16,7 @@ from fedray.runtime.resolve import from_tree
 from fedray.storage.claim import FolderClaim
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
-from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking.describe import (
     MAX_RUN_NAME,
     as_params,
@@ -194,21 +194,6 @@ def test_without_mlflow_it_is_named(spec: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
     with pytest.raises(UserError, match=r"mlflow is not installed; pip.*--no-track"):
         check_installed()
-
-
-def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
-    for name, text in {
-        "empty": "",
-        "one": '{"trial_id": "1", "training_iteration": 1}\n',
-        "two": '{"trial_id": "1"}\n{"trial_id": "1"}\n',
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(text)
-        (tmp_path / name / "params.json").write_text("{}")
-    with pytest.raises(UserError, match=r"no result.json"):
-        find_runs([tmp_path])
-    write_run(tmp_path / "ours", make_run(1))
-    assert [folder.name for folder, _ in find_runs([tmp_path])] == ["ours"]
 
 
 def test_the_innermost_cause_is_named() -> None:

@@ -61,7 +61,7 @@ def test_a_failure_is_said_at_once_and_at_the_end_with_the_command(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
     folder, said = write_run(tmp_path / "a run", make_run(1)), list[str]()
-    (folder / "result.json").write_text(text)
+    (folder / "run.json").write_text(text)
     monkeypatch.setattr(follow, "EVERY_SECONDS", 0.01)
 
     class Run(io.StringIO):
@@ -73,7 +73,7 @@ def test_a_failure_is_said_at_once_and_at_the_end_with_the_command(
     assert not follow.follow_folder(folder, uri, said.append)
     assert len(said) == 2
     for line in said:
-        assert "result.json" in line
+        assert "run.json" in line
         assert line.endswith(f"fedray upload '{folder}'")
 
 

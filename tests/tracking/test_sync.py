@@ -58,7 +58,7 @@ def test_a_run_is_all_there_and_nothing_twice(tmp_path: Path, uri: str) -> None:
     assert held.history(run, "accuracy/local_accuracy") == accuracy
     assert held.history(run, "traffic/total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
     held.assert_every_metric_once_per_round(run, range(4))
-    names = ("config.yaml", "partition.json", "result.json", "rounds.jsonl")
+    names = ("rounds.jsonl", "run.json")
     assert held.artifacts(run) == set(names)
     (given,) = run.inputs.dataset_inputs
     assert (given.dataset.name, given.dataset.digest) == ("digits", f"{'d' * 12}-{'f' * 12}")
@@ -225,8 +225,8 @@ def test_a_study_goes_on_until_its_process_ends(tmp_path: Path, uri: str) -> Non
 
 
 def unreadable_run(home: Path) -> str:
-    (home / "lr1" / "result.json").write_text("{")
-    return "lr1/result.json"
+    (home / "lr1" / "run.json").write_text("{")
+    return "lr1/run.json"
 
 
 def unreadable_study(home: Path) -> str:

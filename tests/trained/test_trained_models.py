@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,10 +28,11 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.kept_models import KeptModels, Which, kept_rounds
-from fedray.storage.run import Summary
+from fedray.storage.run import Costs, Round
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore, latest_round
+from fedray.storage.writer import RunWriter
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
@@ -202,11 +201,13 @@ def metas(out: Path) -> dict[str, int]:
 
 def choose_round(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a round be the best, whatever the numbers are."""
+    append = RunWriter.append
 
-    def better(self: Summary, before: Summary | None, select: str) -> Summary | None:
-        return dataclasses.replace(self, chosen=select) if self.round == number else before
+    def appended(self: RunWriter, done: Round, costs: Costs) -> None:
+        metrics = {**done.metrics, "local_accuracy": float(done.round == number)}
+        append(self, dataclasses.replace(done, metrics=metrics), costs)
 
-    monkeypatch.setattr(Summary, "better", better)
+    monkeypatch.setattr(RunWriter, "append", appended)
 
 
 def test_the_best_round_and_the_last_are_kept(trained, monkeypatch):
@@ -256,31 +257,22 @@ def test_a_best_round_between_checkpoints_is_kept(trained, monkeypatch, every):
     choose_round(1, monkeypatch)
     out = trained("local", {"rounds": 3, "checkpoint_every": every})
     assert metas(out) == {"best": 1, "last": 3}
-    assert CheckpointStore(out, "").latest() == 3
+    assert latest_round(out / "states") == 3
 
 
 def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
     choose_round(1, monkeypatch)
     out = trained("local", {"rounds": 3})
     weights = open_models(out, "best").model(0).state_dict()
-    CheckpointStore(out, "").clear()
-    assert CheckpointStore(out, "").latest() is None
+    StateStore(out / "states").clear()
+    assert latest_round(out / "states") is None
     assert metas(out) == {"best": 1, "last": 3}
     again = open_models(out, "best").model(0).state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
 
 
-def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
-    out = trained("local", {"keep.max_gb": 1e-5})
-    assert metas(out) == {}
-    assert "the models of one round take more than keep.max_gb=1e-05 GB" in caplog.text
-    assert caplog.text.count("keep.max_gb=") == 1
-    with pytest.raises(UserError, match=r"has no models; .* keep.models=best"):
-        open_models(out)
-
-
 def test_a_global_model_is_stored_once_however_many_clients(trained):
-    pin = KeptModels(trained("fedavg"), "best")._pin
+    pin = KeptModels(trained("fedavg"), "best")._commit.facts
     assert (len(pin["downloads"]), pin["of_client"]) == (1, [0] * 4)
 
 
@@ -303,10 +295,10 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 
 def test_damage_is_said(trained):
     out = trained()
-    file = out / "checkpoints" / "states.sqlite"
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("UPDATE blobs SET content = replace(content, x'00', x'01')")
-        database.commit()
+    file = out / "states" / "best.json"
+    for name in KeptModels(out, "best")._commit.files:
+        content = (out / "states" / name).read_bytes()
+        (out / "states" / name).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):
         open_models(out).model()
     file.write_text("{}")

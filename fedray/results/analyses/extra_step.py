@@ -16,12 +16,11 @@ from fedray.data import FederatedData
 from fedray.errors import UserError
 from fedray.evaluation.protocols import has_global_model
 from fedray.models import Pixels
-from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resume import check_same
-from fedray.storage.checkpoint import Checkpoint, CheckpointStore
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Checkpoint, StateStore
 from fedray.streams import Streams
 
 
@@ -32,10 +31,9 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
         UserError: if the run has no checkpoint, or its images, texts or weights have changed.
     """
     of_run = RunFolder(folder)
-    assembly = Assembly(load_experiment(read_config(folder)))
-    if of_run.has_result:
-        check_same(of_run, of_run.read_head(), assembly)
-    checkpoint = CheckpointStore(folder, assembly.identity).load()
+    assembly = Assembly(load_experiment(of_run.experiment()))
+    check_same(of_run, of_run.read_head(), assembly)
+    checkpoint = StateStore(of_run.states).load(assembly.identity)
     if checkpoint is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
     torch.set_num_threads(assembly.experiment.threads)

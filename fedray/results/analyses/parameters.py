@@ -49,7 +49,7 @@ class Cost:
         parameters: stored numbers, including frozen ones.
         memory: bytes of the parameters.
         trained: numbers that an optimiser steps.
-        up: the client's uploads in a round by kind, as result.json counts them.
+        up: the client's uploads in a round by kind, as the rounds count them.
         down: the client's downloads in a round, likewise.
         first: numbers that a client sends and receives before the first round.
     """

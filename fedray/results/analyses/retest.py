@@ -1,6 +1,6 @@
 """Test finished models under other settings of evaluation (FedMGP's Table 15).
 
-For each `--with "key=value ..."`, every run gets a folder below --out with a result.json that
+For each `--with "key=value ..."`, every run gets a folder below --out with a run.json that
 `fedray report` compares like any other. It holds the last round as if the run had been trained with
 these settings, and names the run that trained the models as `retested`.
 
@@ -19,7 +19,6 @@ import click
 
 from fedray.config import (
     Experiment,
-    dump_yaml,
     flatten,
     load_experiment,
     parse_assignments,
@@ -31,17 +30,16 @@ from fedray.results.analyses.extra_step import reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import LoadedRun
 from fedray.results.pages.page import Section
-from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
-from fedray.runtime.observers import run_info
+from fedray.runtime.observers import run_file, run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.storage.checkpoint import Checkpoint
-from fedray.storage.files import file_name, write_atomic
+from fedray.storage.files import file_name
 from fedray.storage.metric import HEADLINE, REPORTED
 from fedray.storage.run import Costs, Round
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Checkpoint
 from fedray.storage.writer import RunWriter
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
@@ -100,7 +98,7 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
             f"{run.folder} is in round {run.run.done} of {run.run.info.planned}; finish it with "
             f"fedray run --resume {shlex.quote(str(run.folder))}"
         )
-    tree = read_config(run.folder)
+    tree = RunFolder(run.folder).experiment()
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
     method: Any = algorithms.get(after.algorithm.name)
@@ -144,11 +142,10 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     )
     folder = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder.config, dump_yaml(experiment.tree()))
-    folder.write_partition(assembly.data.manifest())
     source = {"folder": str(run.folder), "identity": before.identity}
-    writer = RunWriter(folder, run_info(assembly, source))
+    writer = RunWriter(folder, run_file(assembly, run_info(assembly, source)))
     writer.append(done, Costs(wall_seconds=done.seconds))
+    writer.end()
     writer.close()
     return done
 

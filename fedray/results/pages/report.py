@@ -515,7 +515,7 @@ def draw_partitions(groups: Sequence[RunGroup]) -> Iterator[tuple[str, bytes]]:
     drawn: set[str | None] = set()
     for loaded in (loaded for member in groups for loaded in member.runs):
         folder, info = RunFolder(loaded.folder), loaded.run.info
-        if info.partition_sha256 in drawn or not folder.partition.exists():
+        if info.partition_sha256 in drawn or not folder.class_names():
             continue
         if len(drawn) == MOST_PARTITIONS:
             return

@@ -142,7 +142,7 @@ def test_the_local_model_of_a_single_client_is_the_next_rounds_global_model(tmp_
     keys = ["data.clients=1"]
     folders = [done(tmp_path / str(rounds), *keys, f"rounds={rounds}") for rounds in (2, 3)]
     (found,) = similarities(folders[0], 50)
-    experiment = load_experiment(read_mapping(folders[0] / "config.yaml"))
+    experiment = load_experiment(read_mapping(folders[0] / "run.json"))
     assembly = Assembly(experiment)
     images = probe_images(assembly.data, 50, assembly.streams, torch.device("cpu"))
     assert len(images) == 50

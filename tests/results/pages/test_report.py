@@ -15,7 +15,7 @@ import pytest
 from commands import report as main
 from PIL import Image
 from rich.console import Console
-from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
+from written_runs import ACCURACY, LOSS, Tree, groups_in, write_partition, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
@@ -69,7 +69,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
         "keep.models": "none",
-        "keep.max_gb": 1.0,
     }
     assert set(others) | {"seed"} == NOT_COMPARED
     assert set(EXECUTION_KEYS) < NOT_COMPARED
@@ -271,8 +270,7 @@ def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
         write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
     assert warnings_of(tmp_path) == [
         "fedtsp: seeds 0 and 1 were made in different environments: torch 2.6, now 2.7",
-        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which result.json "
-        "names",
+        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which run.json names",
     ]
 
 
@@ -346,7 +344,7 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
     RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
     partition = {"class_names": ["cat", "dog"], "histogram": [[3, 0], [1, 4]]}
-    RunFolder(first).write_partition(partition)
+    write_partition(first, partition)
 
     assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
     printed = capsys.readouterr().out
@@ -492,13 +490,13 @@ def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["{tmp}/none"], r"none is not a folder"),
-        (["{tmp}/empty"], r"there is no result.json in or below"),
+        (["{tmp}/empty"], r"there is no run.json in or below"),
         (["{tmp}/table"], r"runs.json lists a missing run, .*/store/k; copy it from"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
-        (["{tmp}/broken"], r"result.json cannot be read"),
+        (["{tmp}/broken"], r"run.json cannot be read"),
         (
-            ["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"],
+            ["{tmp}/runs", "--out", "{tmp}/runs/a/run.json/in"],
             r"the folder .* cannot be written \(Not a directory\)",
         ),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
@@ -511,7 +509,7 @@ def test_what_the_user_can_mend_is_one_sentence(
     (tmp_path / "table").mkdir()
     write_run_list(tmp_path / "table", [tmp_path / "store" / "k"])
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "result.json").write_text("{")
+    (tmp_path / "broken" / "run.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
     assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
     printed = capsys.readouterr().err
@@ -676,11 +674,11 @@ def test_every_phase_of_a_partition_is_drawn_and_newcomers_are_named(tmp_path: P
         write_run(tmp_path / "twice", [0.1, 0.2, 0.3], {"seed": 3}, partition="evolving"),
     ]
     for folder, partition in zip(runs, (tree, tree | later, tree), strict=True):
-        RunFolder(folder).write_partition(partition)
+        write_partition(folder, partition)
     drawn = list(draw_partitions(list(groups_in(tmp_path).values())))
     assert len(drawn) == 2  # the same partition once
     with Image.open(BytesIO(drawn[0][1])) as one, Image.open(BytesIO(drawn[1][1])) as both:
         assert max(one.height, both.height) > 1.8 * min(one.height, both.height)
-    RunFolder(runs[0]).write_partition({"class_names": ["cat"], "histogram": "none"})
+    write_partition(runs[0], {"class_names": ["cat"], "histogram": "none"})
     with pytest.raises(UserError, match="it has no histogram"):
         list(draw_partitions(list(groups_in(tmp_path).values())))

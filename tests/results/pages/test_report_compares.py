@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from commands import report as main
-from written_runs import ACCURACY, groups_in, write_run
+from written_runs import ACCURACY, groups_in, write_partition, write_run
 
 from fedray.results.blocks import (
     Report,
@@ -19,7 +18,6 @@ from fedray.results.blocks import (
     method_differences,
 )
 from fedray.results.pages.page import escape_latex
-from fedray.storage.json_files import sealed
 
 METHODS = {"fedtsp": 0.8, "fedproto": 0.7}
 
@@ -34,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             changes = {"algorithm": method, "seed": seed}
             write_run(folder, [0.1, last - 0.1, last + 0.01 * seed], changes)
     partition = {"histogram": [[3, 0], [1, 4]], "class_names": ["a cat", "a dog"]}
-    (home / "fedtsp-0" / "partition.json").write_text(json.dumps(sealed(partition)))
+    write_partition(home / "fedtsp-0", partition)
     return home
 
 
