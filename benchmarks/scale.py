@@ -123,7 +123,7 @@ def run(case: Case, root: Path) -> dict[str, Any]:
     measured = {name: statistics.median(s[name] for s in samples) for name in samples[0]} | {
         "start_up_s": start_up,
         "server_bytes": memory(os.getpid()),
-        "states_bytes": sum(p.stat().st_size for p in (root / "out").glob("checkpoints/**/*")),
+        "states_bytes": sum(p.stat().st_size for p in (root / "out").glob("states/*")),
     }
     rounds.close()
     pool.close()

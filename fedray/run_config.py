@@ -12,7 +12,6 @@ from typing import Any
 
 from fedray.config import EXECUTION_KEYS, YOUNGER, Tree, content_of, flatten, listed, read_mapping
 from fedray.errors import UserError, shown
-from fedray.storage.entries import check_entries
 from fedray.storage.run import RunInfo
 from fedray.storage.run_folder import RunFolder
 
@@ -23,7 +22,6 @@ def read_config(folder: Path) -> Tree:
     Raises:
         UserError: if the file is missing or damaged, or its values are not those of result.json.
     """
-    check_entries(folder)
     files = RunFolder(folder)
     tree = read_mapping(files.config)
     if files.has_result:

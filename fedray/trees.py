@@ -92,11 +92,6 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor if is_aligned(tensor) else tensor.clone()
 
 
-def private_copy(tree: StateTree) -> dict[str, Any]:
-    """Copy a tree to the CPU, because a method may change its tensors in place."""
-    return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)
-
-
 def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the path and the value of everything that is not a mapping, in the tree's order."""
     for name, value in tree.items():

@@ -36,7 +36,6 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.storage import database
 from fedray.storage.run import Round
 from fedray.tracking import tracker
 
@@ -115,18 +114,7 @@ def _no_power_cut() -> Iterator[None]:
     """Tests kill processes and never the machine: nothing has to wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(database, "_begin", lambda file, begin=database._begin: begin(_Lazy(file)))
         yield
-
-
-class _Lazy:
-    """A database whose commits do not wait for the disk."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def execute(self, words: str) -> Any:
-        return self._file.execute(words.replace("synchronous = EXTRA", "synchronous = OFF"))
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ LAYERS = [
         "trees",
         "units",
     ],
+    ["flat"],
     ["fingerprint", "storage"],
     ["activity", "command", "plugins", "registry"],
     ["config"],

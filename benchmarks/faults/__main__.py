@@ -18,7 +18,6 @@ KINDS = {
     "nodes": "kill nodes of a cluster on this machine under runs and sweeps; print recovery times",
     "sweeps": "kill drivers of sweeps and resume them",
     "disk": "fill the disk at a random operation of a run, then free it",
-    "folders": "damage, link or exchange a file of a run or study, and read it by every command",
     "tracker": "let a tracking server hang, fail, die or forget to answer; kill drivers",
 }
 """The modules of this package that inject faults."""

@@ -19,10 +19,9 @@ from typing import Any, NoReturn
 
 from benchmarks.faults.experiments import METHODS, write_experiments
 from fedray.errors import UserError
-from fedray.storage.checkpoint import CheckpointStore
-from fedray.storage.database import DATABASE
 from fedray.storage.run import MEASURED_SECONDS, Run
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.trees import leaves
 
 SERIAL = ("--executor", "serial", "--no-track")
@@ -36,7 +35,7 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json"),
+    *(".lock", "states", "config.yaml", "error.txt", "matrices.json"),
     *("partition.json", "result.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
@@ -270,7 +269,7 @@ def _rounds_difference(mine: Run, theirs: Run) -> str:
 
 def _tensors(out: Path) -> dict[str, Any]:
     """Return every tensor of the last checkpoint as plain numbers, by place."""
-    checkpoint = CheckpointStore(out, RunFolder(out).read().info.identity).load()
+    checkpoint = StateStore(RunFolder(out).states).load()
     if checkpoint is None:
         return {}
     clients = {str(client): vars(state) for client, state in checkpoint.clients.items()}
@@ -291,9 +290,10 @@ def _tensors_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
 def _leftovers(out: Path) -> str:
     """Name files that a finished run does not need."""
     left = sorted({path.name for path in out.iterdir()} - _FILES)
-    store = CheckpointStore(out, RunFolder(out).read().info.identity)
+    store = StateStore(RunFolder(out).states)
     store.load()
-    left += sorted({p.name for p in store.folder.iterdir()} - {"states", DATABASE})
-    left += map(str, store.states.unused_files())
+    before = {*store.folder.iterdir()}
+    store.tidy()
+    left += map(str, before - {*store.folder.iterdir()})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""

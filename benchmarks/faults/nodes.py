@@ -254,7 +254,7 @@ def _running(out: Path) -> dict[Path, int]:
     """Return the rounds done by each unfinished run below a folder that has a checkpoint."""
     rounds = {}
     for path in out.rglob("rounds.jsonl"):
-        if (path.parent / "checkpoints").exists():
+        if (path.parent / "states").exists():
             with suppress(OSError):
                 rounds[path] = path.read_bytes().count(b"\n")
     return rounds

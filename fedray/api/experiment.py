@@ -24,8 +24,6 @@ from fedray.errors import UserError
 from fedray.plugins import check_unchanged
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
 from fedray.storage.claim import prove_writable
-from fedray.storage.copies import check_owner, fetch_missing
-from fedray.storage.entries import check_entries
 from fedray.storage.files import discard_if_empty
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -170,12 +168,9 @@ class Experiment:
         if place is None:
             raise UserError("resume=True continues the run in `out`; pass its folder as `out`")
         place = place.resolve()
-        fetch_missing(place)
-        check_entries(place)
         folder = RunFolder(place)
         if not folder.config.is_file():
             raise UserError(f"{place} has no config.yaml, so there is no run to go on with")
-        check_owner(place)
         check_unchanged(folder.path, self._resolved.plugins)
         return place
 

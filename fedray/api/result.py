@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from fedray.config import Tree
 from fedray.errors import UserError
 from fedray.run_config import read_config
-from fedray.storage.copies import fetch_missing
 from fedray.storage.metric import HEADLINE
 from fedray.storage.run import Round, Run, Summary
 from fedray.storage.run_folder import RunFolder
@@ -181,7 +180,6 @@ def load(folder: str | Path) -> Result:
         UserError: if the folder contains no run, or a file is damaged.
     """
     place = Path(folder).expanduser().resolve()
-    fetch_missing(place)
     if not RunFolder(place).has_result:
         raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
     result = Result(place)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.storage.copies import check_owner, copying
 from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
 from fedray.storage.run import Round, Status
 from fedray.storage.run_folder import RunFolder
@@ -49,7 +48,6 @@ def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     how_to_resume = go_on or f"--resume {shlex.quote(str(out))}"
     if RunFolder(out).is_taken:
         raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
-    check_owner(out, how_to_resume)
     return out
 
 
@@ -133,7 +131,7 @@ def follow(
             tracker.close(status)
 
     start = tracker.start if tracker is not None else lambda: None
-    with explain_disk_full(out), copying(out), ExitStack() as last, closing(rounds):
+    with explain_disk_full(out), ExitStack() as last, closing(rounds):
         last.callback(end)
         try:
             for done in rounds:

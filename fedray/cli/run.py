@@ -37,8 +37,6 @@ from fedray.errors import CodeError, RunFailed, UserError
 from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
 from fedray.storage.claim import prove_writable
-from fedray.storage.copies import check_owner, fetch_missing
-from fedray.storage.entries import check_entries
 from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -146,8 +144,6 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
     if request.resume and request.out:
         raise UserError("--out and --resume both name the runs' folder; pass only one of them")
     home = folder_of(request, Path(request.experiment).stem)
-    if request.resume:
-        fetch_missing(home)
     among = [request.experiment, *assignments, f"seed={','.join(map(str, seeds))}"]
     if RunFolder(home).is_taken:
         raise UserError(f"{home} contains a single run; pass another folder for several seeds")
@@ -230,14 +226,11 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         raise UserError("--out and --resume both name the run's folder; pass only one of them")
     if request.resume:
         out = request.resume.resolve()
-        fetch_missing(out)
-        check_entries(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         config = str(RunFolder(out).config)
         experiment = resolve(named or config, assignments, request.plugin)
         check_experiment(RunFolder(out), experiment)
-        check_owner(out)
         check_unchanged(out, experiment.plugins)
         return experiment, out
     assert named is not None  # see check_command_line
@@ -267,9 +260,9 @@ def warn_if_from_start(folder: RunFolder) -> None:
         UserError: if the run had checkpoints that are now missing.
     """
     from fedray.runtime.resume import check_nothing_lost
-    from fedray.storage.checkpoint import CheckpointStore
+    from fedray.storage.states import latest_round
 
-    if CheckpointStore(folder.path, identity="").latest() is None:
+    if latest_round(folder.states) is None:
         check_nothing_lost(folder, folder.read() if folder.has_result else None)
         print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
@@ -311,9 +304,9 @@ def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Calla
         return lambda: go_on_with("fedray.run", *request.among, "--resume", out.parent, *flags)
 
     def say() -> str:
-        from fedray.storage.checkpoint import CheckpointStore
+        from fedray.storage.states import latest_round
 
-        if CheckpointStore(out, identity="").latest() is None:
+        if latest_round(RunFolder(out).states) is None:
             return f"no checkpoint is in {out} yet, so the run cannot be resumed"
         trusted = ["--trust"] if experiment.plugins else []
         return go_on_with("fedray.run", "--resume", out, *flags, *trusted)

@@ -4,7 +4,6 @@ algorithm.py   interface of a method, and the registry of methods
 declared.py    what a method declares: messages, further steps, hyper-parameters
 training.py    local training as a template
 stacked.py     local training of several clients as one batched model
-flat.py        tensors as views of one vector per type
 client.py      data, model and random streams of a client step
 optimizers.py  optimisers of local training
 schedules.py   learning rate schedules over rounds
@@ -37,7 +36,6 @@ from fedray.core.client import (
     TrainingConfig,
 )
 from fedray.core.declared import gift, step
-from fedray.core.flat import Flat
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
 from fedray.core.payload import (
@@ -64,4 +62,5 @@ from fedray.core.sums import (
     weighed_rows,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
+from fedray.flat import Flat
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

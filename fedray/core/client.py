@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from fedray.core.flat import Flat, map_blocks
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
+from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat, map_blocks, structure_of, tensor_blocks
 from fedray.errors import FedrayError, NotFinite, UserError, nearest
+from fedray.flat import Flat, map_blocks, structure_of, tensor_blocks
 from fedray.trees import describe_tensor, is_tree, leaves
 
 if TYPE_CHECKING:

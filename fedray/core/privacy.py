@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.core.flat import map_blocks
 from fedray.core.payload import (
     BadPayload,
     Declared,
@@ -30,6 +29,7 @@ from fedray.core.payload import (
     Payload,
 )
 from fedray.core.sums import total_of
+from fedray.flat import map_blocks
 from fedray.streams import Streams
 from fedray.trees import StateTree
 

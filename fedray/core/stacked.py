@@ -27,7 +27,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, TrainingConfig
-from fedray.core.flat import Flat
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.sums import halves, stack_trees
 from fedray.core.training import (
@@ -44,6 +43,7 @@ from fedray.core.training import (
 )
 from fedray.counts import Tallied, Tally, counted
 from fedray.errors import UserError
+from fedray.flat import Flat
 from fedray.models import Classifier, is_tied, learnable_parameters
 from fedray.trees import leaves, map_tensors
 

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.core.flat import Flat
 from fedray.core.payload import Payload
+from fedray.flat import Flat
 from fedray.trees import StateTree, Tensors, is_tree, leaves
 
 Summand: TypeAlias = Callable[[Any], StateTree]

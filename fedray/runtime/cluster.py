@@ -33,7 +33,6 @@ from fedray.runtime.local_ray import (
     quiet_about_tokens,
     shorten_notices,
 )
-from fedray.storage.files import results_uri
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -201,7 +200,7 @@ def _driver_resources() -> dict[str, float]:
 
 def is_shared() -> bool:
     """Return True if FEDRAY_RESULTS names a folder; all nodes are then assumed to share it."""
-    return bool(os.environ.get("FEDRAY_RESULTS")) and results_uri() is None
+    return bool(os.environ.get("FEDRAY_RESULTS"))
 
 
 def drivers_node() -> str | None:

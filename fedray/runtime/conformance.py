@@ -50,8 +50,9 @@ from fedray.runtime.traces import (
     serial,
     trace,
 )
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.trees import StateTree, leaves, map_tensors
 
 STACKING = 1e-3
@@ -131,7 +132,7 @@ def resumed(experiment: Experiment) -> list[Trace]:
             rounds = session.rounds()
             done = next(rounds)
             rounds.close()
-            checkpoint = CheckpointStore(Path(folder), Assembly(experiment).identity).load()
+            checkpoint = StateStore(RunFolder(Path(folder)).states).load()
             assert checkpoint is not None
             traces.append(Trace.of(done, checkpoint.snapshot, checkpoint.clients))
     return traces

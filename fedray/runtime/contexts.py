@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.flat import map_blocks, tensor_blocks
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -27,6 +26,7 @@ from fedray.errors import (
     definition_line,
     plugin_line,
 )
+from fedray.flat import map_blocks, tensor_blocks
 from fedray.models import Classifier
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (

@@ -17,8 +17,8 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
-from fedray.core.flat import Flat, tensor_blocks
 from fedray.counts import stop_counting
+from fedray.flat import Flat, tensor_blocks
 from fedray.streams import module_of, torch_states
 from fedray.trees import StateTree, is_tree
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from fedray.config import dump_yaml
@@ -19,16 +21,16 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
-from fedray.storage.checkpoint import CheckpointStore
-from fedray.storage.database import Entry, Pin
 from fedray.storage.environment import environment
 from fedray.storage.files import write_atomic
-from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
+from fedray.storage.kept_models import FIRST_DOWNLOAD, Downloads, ModelFacts, Which, pin_of
 from fedray.storage.metric import BEST
 from fedray.storage.run import Costs, Round, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.state_files import Written
+from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
-from fedray.trees import Snapshot
+from fedray.trees import Snapshot, StateTree
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ class Snapshots:
     """Writes checkpoints in the background, and pins those whose models are kept.
 
     Args:
-        store: the snapshots of the run.
+        store: the states of the run.
         assembly: the parts of the run.
         federation: the run's federation.
         records: the records of the run.
@@ -114,7 +116,7 @@ class Snapshots:
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: StateStore,
         assembly: Assembly,
         federation: Federation,
         records: Records,
@@ -124,6 +126,7 @@ class Snapshots:
         self._records = records
         self._usual = usual
         self._keep = assembly.experiment.keep.models or usual
+        self._has_room = True
 
     def resume(self, snapshot: Snapshot, earlier: Run) -> None:
         """Keep the models of the best round so far if `keep.models=best` was not set before.
@@ -139,9 +142,8 @@ class Snapshots:
                 f"keep.models was {before} up to round {snapshot.round}, so the models of the best "
                 f"round so far, {best.round}, are gone; resume with keep.models={before}"
             )
-        writer, self._federation.snapshot = self._records.opened(), snapshot
-        pin = self._pin("best", earlier.rounds[-1])
-        self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
+        self._federation.snapshot = snapshot
+        self._commit(self._records.opened(), self._pin("best", earlier.rounds[-1]))
 
     def after_round(self, done: Round) -> None:
         """Start a checkpoint if one is due or the models are kept, after the previous one.
@@ -159,10 +161,21 @@ class Snapshots:
         elif self._keep != "none" and is_over:
             which = "last"
         if is_due or which:
-            self._store.wait()  # may find that models are too large
-            pin = self._pin(which, done) if which and self._store.has_room else None
-            snapshot = self._federation.snapshot
-            self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
+            self._commit(writer, self._pin(which, done) if which and self._has_room else None)
+
+    def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
+        facts = {
+            "identity": self._assembly.identity,
+            "rounds_checksum": writer.rounds_checksum,
+        }
+        first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
+        self._has_room &= self._store.commit(self._federation.snapshot, facts, pin, first)
+        if pin is not None and not self._has_room:
+            log.warning(
+                "the models of one round take more than keep.max_gb=%g GB, so they are not saved; "
+                "raise keep.max_gb, or set keep.models=none",
+                pin.max_bytes / 1e9,
+            )
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete."""
@@ -189,18 +202,19 @@ class Snapshots:
     def _downloads(self) -> Downloads:
         """Return the downloads with which all clients are tested; shared ones are stored once."""
         facts: list[Mapping[str, Any]] = []
-        trees: list[Entry] = []
+        files: list[Written] = []
         of_client: list[int | None] = []
         for downloads in self._federation.sent():
             positions: dict[int, int | None] = {id(None): None}
+            trees: dict[int, StateTree] = {}
             for down in downloads.values():
                 if down is not None and id(down) not in positions:
                     positions[id(down)] = len(facts)
-                    plain, tensors = split_payload(down)
+                    plain, trees[FIRST_DOWNLOAD - len(facts)] = split_payload(down)
                     facts.append(plain)
-                    trees.append(self._store.states.hold(tensors))
                 of_client.append(positions[id(down)])
-        return Downloads(facts, trees, of_client)
+            files.append(self._store.write(trees))
+        return Downloads(facts, files, of_client)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

@@ -4,14 +4,14 @@ A client is an id, its images and a state, which the caller holds. A worker that
 nor repeats a completed step: other workers run the steps that it has not answered. Each worker gets
 its clients of an exchange in one call.
 
-Large states are files on the caller's node. A worker on that node gets their paths and writes the
-next states there; states of workers on other nodes go through Ray's object store.
+States are files in a folder that all nodes see. A worker gets the names of its clients' files, and
+writes their next states as one file, whose name it returns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain, islice, zip_longest
@@ -42,8 +42,8 @@ from fedray.runtime.shares import (
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.storage.states import StateStore, state_size
-from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
+from fedray.storage.state_files import StateFile, Written, write_states
+from fedray.storage.states import StateStore, new_path
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
@@ -104,10 +104,11 @@ class RayExecutor:
                     pending += call.groups
                     continue
                 text_log.show(texts)
-                answers, states, total, used = from_message(answer)
+                answers, written, total, used = from_message(answer)
                 self.device_bytes = max(self.device_bytes, used)
                 answered = dict(zip(call.clients, answers, strict=True))
-                self._store(dict(zip(answered, states, strict=True)))
+                if written is not None:
+                    self.states.add(written)
                 self._update_rates(round_, answered)
                 replies |= answered
                 blocks[call.clients[0]] = total, len(call.clients)
@@ -182,6 +183,7 @@ class RayExecutor:
     ) -> list[Sent]:
         """Divide clients among the workers that answer, and call these workers."""
         workers, images = self._pool.ready(len(groups)), self._images(round_)
+        places = self.states.places()  # now, while no worker writes a file
         clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
@@ -200,7 +202,7 @@ class RayExecutor:
         for worker, share in chain.from_iterable(turns):
             if share is None:
                 continue
-            argument = self._share(task, worker, round_, share, *downloads)
+            argument = self._share(task, worker, round_, share, places, *downloads)
             if task == "test":
                 calls.append(Sent(worker, share, worker.test.remote(name, argument)))
             else:
@@ -235,40 +237,26 @@ class RayExecutor:
                 f"(faults.max_failures={max_failures}): {cause_of(error)}"
             ) from error
 
-    def _store(self, states: Mapping[int, Any]) -> None:
-        for client, state in states.items():
-            if isinstance(state, TreeFile | Message):
-                self.states.put(client, from_message(state))
-            elif state is not None:  # from another node; a file uses none of Ray's memory
-                self.states.write(client, state)
-
     def _share(
         self,
         task: Task | Literal["test"],
         worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
+        places: Mapping[int, str],
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
         senders = slice(1) if task == "test" else slice(None)
         clients = [client for group in groups for client in group[senders]]
         is_local = self._pool.node_of(worker) == self._node_id
-        states: dict[int, Any] = {}
-        for client in clients:
-            state = self.states.find(client) if is_local else self.states.get(client)
-            if isinstance(state, TreeFile):
-                states[client] = state
-            elif state is not None:
-                is_small = state_size(state) < LARGE
-                states[client] = to_message(state) if is_small else ray.put(state)
+        states = {client: places[client] for client in clients if client in places}
         own = [positions[client] for client in clients]
         downloads = {position: distinct[position] for position in own if position >= 0}
-        database = self.states.database
-        folder = (str(database.files), database.new_name()) if is_local else ("", "")
         inputs = clients, own, downloads, states
         contents = tuple(self._assembly.contents.items())[: 1 if is_local else None]
-        return Share(self._experiment, round_, groups, *inputs, *folder, contents)
+        place = str(self.states.folder), self.states.number
+        return Share(self._experiment, round_, groups, *inputs, *place, contents)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -317,10 +305,9 @@ class Share(NamedTuple):
             download, a key that is not there.
         downloads: the distinct downloads of `clients` only, as messages or as references to objects
             in Ray's store.
-        states: the states of those `clients` that have one, as messages, references, or the places
-            of their files.
-        folder: the folder of the states' files, for a worker on the same node; "" for others.
-        name: the first part of the names of new files there; a number follows.
+        states: the names of the files with the states of those `clients` that have one.
+        folder: the folder of these files, and of the file with the next states.
+        number: the number of the commit that will contain the next states.
         contents: keys and content hashes of `Assembly.contents`; for a worker on the same node,
             that of the images alone.
     """
@@ -331,31 +318,25 @@ class Share(NamedTuple):
     clients: Sequence[int]
     positions: Sequence[int]
     downloads: Mapping[int, Any]
-    states: Mapping[int, Any]
-    folder: str = ""
-    name: str = ""
+    states: Mapping[int, str]
+    folder: str
+    number: int
     contents: Sequence[tuple[str, str]] = ()
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
         downloads = {position: _unpack(down) for position, down in self.downloads.items()}
+        files = {name: StateFile(Path(self.folder) / name) for name in {*self.states.values()}}
         for client, position in zip(self.clients, self.positions, strict=True):
-            state = self.states.get(client)
-            if isinstance(state, TreeFile):
-                state = ClientState(**read_tree(Path(self.folder) / state.file))
-            yield Member(client, _unpack(state), downloads.get(position))
+            name = self.states.get(client)
+            state = None if name is None else ClientState(**files[name].read(client))
+            yield Member(client, state, downloads.get(position))
 
-    def packed(self, state: ClientState | None, number: int) -> Any:
-        """Return a new state for the way back: a message if it is small.
-
-        A large state is written to a file, whose place is returned; for another node, it is
-        returned unchanged.
-        """
-        if state is None or state_size(state) < LARGE:
-            return to_message(state)
-        if not self.folder:
-            return state
-        return write_tree(Path(self.folder) / f"{self.name}-{number}.safetensors", vars(state))
+    def write(self, states: Iterable[tuple[Member, ClientState | None]]) -> Written | None:
+        """Write the next states of clients, as far as there are new ones."""
+        new = [(m.client, s) for m, s in states if s is not None and s is not m.state]
+        trees = {client: vars(state) for client, state in new}
+        return write_states(new_path(Path(self.folder), self.number), trees) if trees else None
 
 
 def _unpack(value: Any) -> Any:
@@ -396,25 +377,24 @@ class Worker:
         """Run a step of several clients.
 
         Returns:
-            The replies and the next states of the clients, group after group, and the `Total` of
-            the uploads if the task is "sum" and the replies have none, and the most memory used on
-            the accelerator: as one message if small; and the texts that the process has printed,
+            The replies, group after group, the file with the next states, the `Total` of the
+            uploads if the task is "sum" and the replies have none, and the most memory used on the
+            accelerator: as one message if small; and the texts that the process has printed,
             logged or warned of (`runtime.printing`). An error has them as `texts`.
         """
         try:
             runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
             sums = Sums(len(share.clients)) if task == "sum" else None
-            replies, states = list[Reply](), list[Any]()
+            replies, states = list[Reply](), list[tuple[Member, ClientState | None]]()
             for group in share.groups:
                 members = [*islice(inputs, len(group))]
                 stepped = runtime.run_group(name, share.round, members, sums)
-                for member, (reply, state) in zip(members, stepped, strict=True):
-                    is_new = state is not None and state is not member.state
-                    states.append(share.packed(state, len(states)) if is_new else None)
-                    replies.append(reply)
+                replies += [reply for reply, _ in stepped]
+                states += zip(members, [state for _, state in stepped], strict=True)
             total = Total() if sums is None else sums.total
             used = peak_device_memory(self._device)
-            return to_message((replies, states, total, used)), self._output.take()
+            answer = replies, share.write(states), total, used
+            return to_message(answer), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise

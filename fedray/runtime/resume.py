@@ -22,35 +22,36 @@ from fedray.config import (
 from fedray.errors import UserError
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import EarlierEnvironment, Run, RunInfo
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 
 
 def load_checkpoint(
-    folder: RunFolder, before: Run | None, store: CheckpointStore
+    folder: RunFolder, before: Run | None, store: StateStore, assembly: Assembly
 ) -> tuple[Snapshot | None, Run | None]:
     """Return the last checkpoint, and the run up to its round; (None, None) for a new run.
 
     Args:
         folder: the run's folder.
         before: the run that an earlier process recorded; None if there is no result.
-        store: the run's checkpoints.
+        store: the states of the run.
+        assembly: the parts of the run.
 
     Raises:
         UserError: if a file is damaged, or the rounds do not match the checkpoint.
     """
-    checkpoint = store.load()
+    checkpoint = store.load(assembly.identity)
     if checkpoint is None:
         check_nothing_lost(folder, before)
         store.tidy()
         return None, None
     done = checkpoint.snapshot.round
     earlier = (before or folder.read()).until(done)
-    if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
+    if earlier.done != done or earlier.rounds_checksum != checkpoint.facts["rounds_checksum"]:
         raise UserError(
             f"the rounds in {folder.path} do not match its checkpoint of round {done}; "
             f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
@@ -146,7 +147,7 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
         return
     raise UserError(
         f"{folder.path} has rounds up to {before.done} but no checkpoint; restore "
-        f"{folder.path / 'checkpoints'} from a copy, or, to restart at round 0, remove "
+        f"{folder.states} from a copy, or, to restart at round 0, remove "
         f"{folder.result.name} and {folder.rounds_file.name} there"
     )
 

@@ -22,11 +22,11 @@ from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.observers import Records, Snapshots, run_info
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.claim import FolderClaim
 from fedray.storage.files import explain_disk_full
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Session:
                 if self._before is not None:
                     check_same(self._folder, self._before.info, self._assembly)
                 self._executor = make_executor(self._assembly)
-                self._store = CheckpointStore(out, self._assembly.identity)
+                self._states = StateStore(self._folder.states)
         except BaseException:
             self._claim.release()
             raise
@@ -102,10 +102,12 @@ class Session:
                 keep_tracebacks(self._folder),
                 explain_server_memory(self.experiment, self._device),
             ):
-                snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
+                snapshot, earlier = load_checkpoint(
+                    self._folder, self._before, self._states, self._assembly
+                )
                 yield from self._run(snapshot, earlier)
                 self._executor.close()
-                self._store.tidy()
+                self._states.tidy()
         finally:
             self._executor.close()
             self._claim.release()
@@ -113,13 +115,13 @@ class Session:
 
     def settle(self) -> None:
         """Wait until the last checkpoint that is due is complete."""
-        self._store.wait()
+        self._states.wait()
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
         experiment, assembly, folder = self.experiment, self._assembly, self._folder
         info = run_info(assembly)
         records = Records(folder, assembly, info, earlier, self._began)
-        self._executor.states = self._store.states
+        self._executor.states = self._states
         self._federation = federation = Federation(
             assembly.algorithm,
             self._executor,
@@ -128,7 +130,7 @@ class Session:
             assembly.server(self._device),
             accountant_of(experiment, assembly.plan, earlier.rounds if earlier is not None else ()),
         )
-        snapshots = Snapshots(self._store, assembly, federation, records, self._keeps)
+        snapshots = Snapshots(self._states, assembly, federation, records, self._keeps)
         with ExitStack() as closing:
             closing.callback(records.close)  # called last
             closing.callback(snapshots.close)

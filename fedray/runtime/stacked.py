@@ -15,10 +15,10 @@ from typing import TypeAlias
 import torch
 
 from fedray import core
-from fedray.core.flat import structure_of
 from fedray.core.stacked import train_stacked
 from fedray.counts import Tallied, Tally
 from fedray.errors import UserError, one_line
+from fedray.flat import structure_of
 from fedray.runtime.contexts import Given, Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
 from fedray.runtime.printing import of_clients

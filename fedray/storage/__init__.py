@@ -9,11 +9,7 @@ environment.py  hardware, numerical libraries and versions
 run_folder.py   the run's folder and its files
 writer.py       writes the files while a run is executed
 claim.py        locks the folder, and checks that it can be written
-entries.py      the names of fedray's files; other entries of a run's folder are never removed
-tensors.py      nested trees of tensors as safetensors
-database.py     snapshots of numbered trees, replaced in one transaction, and their pins
-states.py       the clients' states of one run, on top of the database of its last checkpoint
-checkpoint.py   the snapshots of a run
+state_files.py  trees of tensors in files
+states.py       the clients' states of one run, and its commits
 kept_models.py  the models of the best round and of the last
-copies.py       copies of results at a URI
 """

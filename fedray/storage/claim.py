@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from fedray.errors import UserError
-from fedray.storage.entries import check_entries
-from fedray.storage.files import cannot_write, remove_torn, unshare
+from fedray.storage.files import cannot_write, remove_torn
 from fedray.storage.run_folder import RunFolder
 
 LOCK_SECONDS = 20
 """Maximal wait for another process; the actors of a killed run need a few seconds to end."""
-_PROBE_BYTES = 2**16
 
 
 class FolderClaim:
@@ -27,21 +24,18 @@ class FolderClaim:
         self._made: list[Path] = []
 
     def acquire(self) -> None:
-        """Create the folder if missing, lock it, test writing, and remove unfinished files.
+        """Create the folder if missing, lock it, and remove unfinished files.
 
         Raises:
-            UserError: if the folder cannot be written, a link leads out of it, or another process
-                is running in it.
+            UserError: if the folder cannot be written, or another process is running in it.
         """
         path = self._folder.path
         try:
-            check_entries(path)
-            self._make(path)
-            unshare(self._folder.lock)
+            missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                self._made.append(folder)
             self._lock.acquire()
-            for file in self._folder.written_in_place:
-                unshare(file)
-            _write_some(path)
             remove_torn(path)
         except Timeout:
             raise UserError(
@@ -68,19 +62,11 @@ class FolderClaim:
         self._made.clear()
         self._lock.release(force=True)
 
-    def _make(self, path: Path) -> None:
-        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            self._made.append(folder)
-        if not path.is_dir():
-            raise NotADirectoryError(None, "it is a file, not a folder")
-
 
 def is_claimed(folder: RunFolder) -> bool:
     """Return True if a process of this machine is running in the folder."""
     try:
-        if not folder.lock.is_file() or folder.lock.stat().st_size:  # locking would empty the file
+        if not folder.lock.is_file():  # locking would create it
             return False
         with FileLock(folder.lock, timeout=0):
             return False
@@ -95,14 +81,3 @@ def prove_writable(folder: RunFolder) -> None:
     claim = FolderClaim(folder)
     claim.acquire()
     claim.release()
-
-
-def _write_some(path: Path) -> None:
-    probe = path / f".probe.{os.getpid()}.tmp"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        probe.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.errors import RunFailed, UserError, named, shown
+from fedray.masking import mask
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """Names of the temporary files of `replace_whole` and `save_models`."""
@@ -277,12 +278,6 @@ def _user_name(number: int) -> str:
         return str(number)
 
 
-def results_uri() -> str | None:
-    """Return $FEDRAY_RESULTS if it is a URI to copy results to (s3://bucket/results), else None."""
-    chosen = os.environ.get("FEDRAY_RESULTS", "")
-    return chosen if "://" in chosen else None
-
-
 def expanded(path: str | Path, variable: str) -> Path:
     """Return a path with the user's home folder in place of `~`.
 
@@ -303,9 +298,11 @@ def expanded(path: str | Path, variable: str) -> Path:
 
 
 def results_home() -> Path:
-    """Return the absolute path of $FEDRAY_RESULTS if it is a folder, else of ~/fedray_results."""
-    chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
-    return expanded(chosen or "~/fedray_results", "FEDRAY_RESULTS").resolve()
+    """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
+    chosen = os.environ.get("FEDRAY_RESULTS") or "~/fedray_results"
+    if "://" in chosen:
+        raise UserError(f"FEDRAY_RESULTS={mask(chosen)} is not a folder; name one")
+    return expanded(chosen, "FEDRAY_RESULTS").resolve()
 
 
 def tables_home() -> Path:
@@ -402,16 +399,6 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def unshare(path: Path) -> None:
-    """Replace a file that has further names (hard links) by a copy, before it is written in place.
-
-    The other names, for example of a snapshot, keep their content.
-    """
-    with suppress(FileNotFoundError):
-        if path.stat().st_nlink > 1 and path.is_file():
-            replace_whole(path, lambda temporary: shutil.copyfile(path, temporary))
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The models of the best and the last round of a run: pins of its snapshots.
+"""The models of the best and the last round of a run: pins of its commits.
 
-A pin holds the clients' states as they were tested, and under further numbers their downloads. It
+A pin holds the clients' states as they were tested, and under negative numbers their downloads. It
 is called "best" or "last". A last round that is the best is pinned once, as the best.
 """
 
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.errors import UserError
-from fedray.storage.checkpoint import PLACE
-from fedray.storage.database import Entry, Pin, StateDatabase
 from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.state_files import Written
+from fedray.storage.states import Commit, Pin
 
 Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
-_FIRST_DOWNLOAD = -2
+FIRST_DOWNLOAD = -2
 """The number of a pin's first download; further ones have the numbers below it."""
 
 
@@ -55,12 +56,12 @@ class Downloads:
 
     Attributes:
         facts: JSON values that describe each download.
-        trees: the tensors of each download.
+        files: the files with the tensors of each download, numbered from `FIRST_DOWNLOAD` down.
         of_client: for each client, the position of its download; None without one.
     """
 
     facts: Sequence[Mapping[str, Any]]
-    trees: Sequence[Entry]
+    files: Sequence[Written]
     of_client: Sequence[int | None]
 
 
@@ -75,8 +76,8 @@ def pin_of(
             "downloads": downloads.facts,
             "of_client": downloads.of_client,
         },
-        entries={_FIRST_DOWNLOAD - n: tree for n, tree in enumerate(downloads.trees)},
-        replaces=WHICH if alone else (which,),
+        files=downloads.files,
+        replaces=[name for name in WHICH if alone and name != which],
         max_bytes=max_bytes,
     )
 
@@ -85,7 +86,7 @@ class KeptModels:
     """Reader of the models of one round.
 
     Args:
-        folder: the run's folder, or one made by `export`.
+        folder: the run's folder.
         which: the models to read; there must be some, see `kept_rounds`.
 
     Raises:
@@ -94,25 +95,27 @@ class KeptModels:
 
     def __init__(self, folder: Path, which: Which) -> None:
         self.which = which
-        self._database = StateDatabase(folder / PLACE)
-        self.path = self._database.path
-        self._pin = self._database.snapshots()[which]
-        models = dict(self._pin["models"])
+        self.path = RunFolder(folder).states / f"{which}.json"
+        commit = Commit.read(self.path.parent, which)
+        assert commit is not None
+        self._commit = commit
+        models = dict(commit.facts["models"])
         for name in ("image", "class_names"):
             models[name] = tuple(models[name])
         self.facts = ModelFacts(**models)
 
     def state(self, client: int) -> dict[str, Any] | None:
         """Return the tensors of a client's state; None if the client never ran a step."""
-        return self._database.find(client, self.which)
+        return self._commit.find(client)
 
     def download(self, client: int) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
         """Return facts and tensors of a client's download; None without one."""
-        position = self._pin["of_client"][client]
+        position = self._commit.facts["of_client"][client]
         if position is None:
             return None
-        tree = self._database.read(_FIRST_DOWNLOAD - position, self.which)
-        return self._pin["downloads"][position], tree
+        tree = self._commit.find(FIRST_DOWNLOAD - position)
+        assert tree is not None
+        return self._commit.facts["downloads"][position], tree
 
     def check(self, run: Run) -> None:
         """Raise `UserError` if the models are not those of the run in whose folder they are."""
@@ -131,7 +134,5 @@ class KeptModels:
 
 def kept_rounds(folder: Path) -> dict[Which, int]:
     """Return the rounds of the models that a run keeps, "best" first."""
-    database = StateDatabase(folder / PLACE)
-    snapshots = database.snapshots()
-    database.close()
-    return {which: snapshots[which]["models"]["round"] for which in WHICH if which in snapshots}
+    commits = {which: Commit.read(RunFolder(folder).states, which) for which in WHICH}
+    return {which: c.facts["models"]["round"] for which, c in commits.items() if c is not None}

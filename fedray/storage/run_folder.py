@@ -7,8 +7,7 @@ partition.json   the assignment of images to clients, with its hash
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
 plugins/         the plug-ins' source files, as they were run
 error.txt        tracebacks of errors
-owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
-checkpoints/     the last checkpoint, and the models of the best round and of the last
+states/          the last checkpoint, and the models of the best round and of the last
 
 Each JSON file, and each line of rounds.jsonl, has a checksum; damaged and edited files are refused
 with a `UserError`. The checksum of a line covers the lines above it and the run's identity.
@@ -29,7 +28,6 @@ from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, named, shown
 from fedray.masking import mask
-from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_atomic, write_json
 from fedray.storage.json_files import (
     check,
@@ -117,12 +115,7 @@ class RunFolder:
         self.matrices = path / "matrices.json"
         self.error = path / "error.txt"
         self.lock = path / ".lock"
-
-    @property
-    def written_in_place(self) -> tuple[Path, ...]:
-        """Return the files that a run appends to or changes; all others are replaced."""
-        states = self.path / "checkpoints" / "states.sqlite"
-        return self.rounds_file, self.error, states
+        self.states = path / "states"
 
     @property
     def has_result(self) -> bool:
@@ -137,7 +130,7 @@ class RunFolder:
     @property
     def is_taken(self) -> bool:
         """Return True if the folder contains files of a run."""
-        traces = (self.config, self.result, self.rounds_file, self.path / "checkpoints")
+        traces = (self.config, self.result, self.rounds_file, self.states)
         return any(trace.exists() for trace in traces)
 
     @property
@@ -147,7 +140,6 @@ class RunFolder:
 
     def read_head(self) -> ResultFile:
         """Return the content of result.json, written when the run was last started or stopped."""
-        check_entries(self.path)
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -196,15 +188,13 @@ class RunFolder:
 
         Only `--resume` needs the checkpoint, and reports its damage.
         """
-        from fedray.storage.database import CHECKPOINT, StateDatabase  # imports torch
+        from fedray.storage.states import HEAD, Commit  # imports torch
 
-        database = StateDatabase(self.path / "checkpoints")
         try:
-            facts = database.snapshots().get(CHECKPOINT)
+            commit = Commit.read(self.states, HEAD)
         except UserError:
             return []
-        finally:
-            database.close()
+        facts = {} if commit is None else commit.facts
         return [("the checkpoint", facts["round"], facts["rounds_checksum"])] if facts else []
 
     def rounds(self) -> Sequence[Round]:

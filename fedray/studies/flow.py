@@ -5,7 +5,6 @@ The folder of an invocation is locked while it runs. A resumed study runs its st
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,6 @@ from fedray.errors import RayDied, RunFailed, UserError
 from fedray.plugins import Plugin, check_unchanged, write_copies
 from fedray.results.record import DATA, TableRecord
 from fedray.shipped import folders, names
-from fedray.storage.copies import check_owner, copying, fetch_missing
-from fedray.storage.entries import check_entries
 from fedray.storage.files import (
     LOCK,
     cannot_write,
@@ -37,7 +34,6 @@ from fedray.storage.files import (
     stamp,
     store_home,
     tables_home,
-    unshare,
     write_atomic,
 )
 from fedray.studies.cell import check_cells, check_rows_differ
@@ -115,7 +111,6 @@ def carry_out(request: Request) -> tuple[Study, int]:
     check_first_rung(study.plan, firsts[0])
     if not study.plan.is_sweep:
         check_rows_differ(study.cells)
-    fetch_missing(study.store)
     check_stored(study.look())
     print(headline(study), flush=True)
     say_job()
@@ -125,13 +120,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     make_folder(study.store)
     new = None if request.resume or request.out else reserve(study.home)
     study.home = new or study.home
-    with (
-        discard_if_empty(new),
-        explain_disk_full(study.home),
-        hold(study.home),
-        copying(study.home),
-        copying(study.store, by_entry=True),
-    ):
+    with discard_if_empty(new), explain_disk_full(study.home), hold(study.home):
         if request.resume:
             study = reload(study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
@@ -185,7 +174,6 @@ def begin_or_resume(request: Request) -> Study:
             raise UserError(
                 f"{home} already holds a study; continue it with --resume, or name another"
             )
-        check_owner(home)
     return Study(
         home,
         plan,
@@ -226,20 +214,10 @@ def _resume(request: Request) -> Study:
 
 
 def _folder_to_resume(request: Request, below: Path) -> Path:
-    """Return the folder to resume: `request.out`, or that of the latest unfinished invocation.
-
-    A missing folder is fetched from the remote store. If the study has local invocations, none is
-    fetched, because another machine may be running it.
-    """
+    """Return the folder to resume: `request.out`, or that of the latest unfinished invocation."""
     if request.out is not None:
-        home = request.out.resolve()
-        fetch_missing(home)
-    else:
-        if not any(below.glob(f"*/{FILE}")):
-            fetch_missing(below)
-        home = latest_unfinished(below, request.kind)
-    check_owner(home)
-    return home
+        return request.out.resolve()
+    return latest_unfinished(below, request.kind)
 
 
 def _repeats_arguments(request: Request, study: Study) -> bool:
@@ -278,14 +256,11 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     """Lock an invocation's folder against other processes.
 
     Raises:
-        UserError: if another process holds the lock, the folder cannot be written, or a link leads
-            out of it.
+        UserError: if another process holds the lock, or the folder cannot be written.
     """
     lock = FileLock(home / LOCK)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        check_entries(home, os.scandir(home))
-        unshare(home / LOCK)
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a command that is still running") from None

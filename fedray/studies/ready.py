@@ -14,9 +14,9 @@ from fedray.config import IMAGES, Experiment, keys_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.plugins import use
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan
 from fedray.studies.study import TRIAL_LOCK, Study
 from fedray.tracking import uri_of
@@ -176,11 +176,9 @@ def _check_run(folder: RunFolder) -> None:
     folder.test_images()
     if folder.is_finished:
         return
-    store = CheckpointStore(folder.path, folder.read_head().identity)
     with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running
         folder.read_matrices("first")
-        store.load()
-        store.states.close()
+        StateStore(folder.states).load(folder.read_head().identity)
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:

@@ -23,7 +23,6 @@ from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured, TableRecord
-from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
 from fedray.storage.metric import Metric
@@ -391,8 +390,6 @@ class Study:
             UserError: if the file does not exist or cannot be read.
         """
         path = home / FILE
-        if home.is_dir():
-            check_entries(home, os.scandir(home))
         if not os.path.lexists(path):
             raise UserError(f"{path} does not exist; name the folder of an invocation")
         try:

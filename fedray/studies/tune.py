@@ -37,10 +37,10 @@ from fedray.runtime.liveness import Liveness, cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.runtime.server import Losses
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.metric import best_round, find_metric
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
@@ -140,7 +140,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
             for last in rounds:
                 done = [*(earlier for earlier in done if earlier.round < last.round), last]
                 yield _report(trial, experiment, done, at)
-        CheckpointStore(folder.path, identity="").clear()  # a finished run is not resumed
+        StateStore(folder.states).clear()  # a finished run is not resumed
         if last is None:  # an earlier process was killed after its last round
             yield _report(trial, experiment, done, at)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from fedray.errors import UserError
 from fedray.masking import MASK, mask
 from fedray.storage.claim import is_claimed
-from fedray.storage.entries import check_entries
 from fedray.storage.files import results_home
 from fedray.storage.run import Run, RunInfo
 from fedray.storage.run_folder import ARTIFACTS, RunFolder
@@ -54,7 +53,6 @@ def tracked_run(
         planned: describes the run while it has no result.json.
         artifacts: names of the files to upload once the run has ended.
     """
-    check_entries(folder)
     files = RunFolder(folder)
     run = None if planned is not None and not files.has_result else files.read()
     info = planned if run is None else run.info

@@ -13,7 +13,6 @@ from fedray.data import FederatedData, ImageSet
 from fedray.errors import UserError, one_line
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.storage.entries import check_entries
 from fedray.storage.kept_models import KeptModels, ModelFacts, Which, kept_rounds
 from fedray.storage.run_folder import RunFolder
 from fedray.trained.model import TrainedModels
@@ -33,7 +32,6 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     """
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
-    check_entries(folder)
     rounds = kept_rounds(folder)
     chosen = which or next(iter(rounds), None)
     run = RunFolder(folder).read() if RunFolder(folder).has_result else None

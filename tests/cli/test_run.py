@@ -72,7 +72,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
         "config.yaml",
         "result.json",
         "partition.json",
-        "checkpoints",
+        "states",
     }
     assert not [name for name in files if name.startswith(".")]
 
@@ -172,7 +172,7 @@ def test_evaluated_now_and_then_and_at_the_end(tmp_path):
 def test_without_checkpoints_there_is_a_result(tmp_path):
     out = tmp_path / "out"
     assert main([*QUICK, "checkpoint_every=0", "keep.models=none", *SERIAL, "--out", str(out)]) == 0
-    assert not (out / "checkpoints").exists()
+    assert not (out / "states").exists()
     assert len(result_of(out)["rounds"]) == 4
 
 

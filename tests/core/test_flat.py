@@ -13,7 +13,7 @@ from torch import nn
 
 from fedray.core import Flat
 from fedray.core.client import Skeleton
-from fedray.core.flat import ALIGNMENT
+from fedray.flat import ALIGNMENT
 
 MIXED = {
     "matrix": gaussian(3, 5),

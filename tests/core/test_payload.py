@@ -14,8 +14,8 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing
 from fedray.core import Algorithm, BadPayload, Payload, sent
-from fedray.core.payload import NotFinitePayload
-from fedray.errors import ClientError
+from fedray.core.payload import NotFinitePayload, join_payload, split_payload
+from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
 
@@ -205,3 +205,27 @@ def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():
     with pytest.raises(BadPayload, match=r"Losses\.losses holds 2, expected 0 to 1") as error:
         Losses(torch.tensor([0.5, 2.0])).require_within("losses", 0, 1)
     assert not isinstance(error.value, NotFinitePayload)
+
+
+class Parcel(Payload):
+    """A payload with a tensor, named tensors, an integer and a float."""
+
+    vectors = sent("prototypes", axes="n d")
+    weights = sent("weights")
+    samples = sent("statistics", number=int)
+    tau = sent("statistics", number=float)
+
+
+def test_a_payload_comes_back_from_a_file_with_its_types(tmp_path, monkeypatch):
+    before = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
+    split = split_payload(before)
+    after = join_payload(*split, tmp_path)
+    assert type(after) is Parcel
+    assert torch.equal(after.vectors, before.vectors)
+    assert {name: t.tolist() for name, t in after.weights.items()} == {
+        name: t.tolist() for name, t in before.weights.items()
+    }
+    assert (after.samples, after.tau, type(after.samples)) == (12, 0.25, int)
+    monkeypatch.delitem(Payload.types, Parcel.full_name())
+    with pytest.raises(UserError, match=r"holds a payload of type \S+Parcel, which this version"):
+        join_payload(*split, tmp_path)

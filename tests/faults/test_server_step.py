@@ -18,8 +18,8 @@ from fedray.errors import ClientError, ServerError
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 from fedray.runtime.traces import serial
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import MEASURED_SECONDS
+from fedray.storage.states import latest_round
 
 
 def divide(state: Any) -> None:
@@ -69,7 +69,7 @@ def numbers(out: Path) -> list[Any]:
 
 
 def checkpointed(out: Path) -> int | None:
-    return CheckpointStore(out, identity="").latest()
+    return latest_round(out / "states")
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run import MEASURED_SECONDS, Round
+from fedray.storage.states import StateStore, latest_round
 from fedray.trees import leaves
 
 MEASURED = (
@@ -153,7 +153,7 @@ def numbers(out: Path) -> dict[str, Any]:
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """All tensors of the last checkpoint: the server's and the clients'."""
     identity = json.loads((out / "result.json").read_text())["identity"]
-    found = CheckpointStore(out, identity).load()
+    found = StateStore(out / "states").load(identity)
     assert found is not None
     tree: dict[str, Any] = {"server": found.snapshot.server}
     for client, state in found.clients.items():
@@ -163,7 +163,7 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
 
 def last_round(out: Path) -> int:
     """The round of the last whole checkpoint, -1 before the first."""
-    found = CheckpointStore(out, identity="").latest()
+    found = latest_round(out / "states")
     return -1 if found is None else found
 
 

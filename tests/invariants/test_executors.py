@@ -19,10 +19,9 @@ from small import (
     with_server_actor,
 )
 
-from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.storage.tensors import TreeFile
+from fedray.storage.states import StateStore
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 
@@ -75,28 +74,13 @@ LARGE = (
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_large_states_rest_in_files_wherever_the_workers_are(
-    small, pool, tmp_path, monkeypatch, place
-):
-    if place == "elsewhere":  # as with workers on other nodes
-        monkeypatch.setattr(WorkerPool, "node_of", lambda self, worker: "elsewhere")
-    written = []
-    keep = RayExecutor._store
-    monkeypatch.setattr(
-        RayExecutor,
-        "_store",
-        lambda self, states: (
-            written.extend(isinstance(state, TreeFile) for state in states.values())
-            or keep(self, states)
-        ),
-    )
+def test_a_worker_writes_the_states_of_its_clients_as_one_file(small, pool, tmp_path, monkeypatch):
+    shares, add = [], StateStore.add
+    monkeypatch.setattr(StateStore, "add", lambda s, w: (shares.append(w.keys), add(s, w))[1])
     on_workers(small.experiment(*LARGE), tmp_path, pool, 2)
-    assert set(written) == {place == "here"}
     assert_same(tmp_path, small.undisturbed(*LARGE))
-    stepped = {c for r in numbers(tmp_path)["rounds"] for c in r["participants"]}
-    files = list(tmp_path.glob("checkpoints/states/*.safetensors"))
-    assert len(files) == len(stepped) + 1, "the clients' and the server's"
+    drawn = [r["participants"] for r in numbers(tmp_path)["rounds"] if r["participants"]]
+    assert sorted(c for share in shares for c in share) == sorted(c for of in drawn for c in of)
 
 
 CLIP = "model.clip.path={clip}"

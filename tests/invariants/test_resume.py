@@ -20,13 +20,12 @@ from small import (
     wait_for,
 )
 
-import fedray.storage.database
 from fedray import run
 from fedray.runtime import cluster
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Commit, StateStore
 from fedray.storage.writer import RunWriter
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
@@ -115,14 +114,14 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 
 
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
-    begin = CheckpointStore.begin
+    commit = StateStore.commit
 
-    def begin_until_round_2(self, snapshot, *rest):
+    def commit_until_round_2(self, snapshot, *rest):
         if snapshot.round == 2:
             raise Killed
-        begin(self, snapshot, *rest)
+        return commit(self, snapshot, *rest)
 
-    monkeypatch.setattr(CheckpointStore, "begin", begin_until_round_2)
+    monkeypatch.setattr(StateStore, "commit", commit_until_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert len(numbers(tmp_path)["rounds"]) == 3
@@ -133,14 +132,14 @@ def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
 
 
 def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypatch):
-    sealed = fedray.storage.database.sealed
+    write = Commit.write
 
-    def dies_in_round_2(facts):
-        if facts.get("round") == 2:
+    def dies_in_round_2(self, name):
+        if self.facts.get("round") == 2:
             raise Killed
-        return sealed(facts)
+        write(self, name)
 
-    monkeypatch.setattr(fedray.storage.database, "sealed", dies_in_round_2)
+    monkeypatch.setattr(Commit, "write", dies_in_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert last_round(tmp_path) == 1

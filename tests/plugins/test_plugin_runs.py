@@ -90,7 +90,7 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
     whole = run(tmp_path / "whole", "fedavg_digits", *plugin, "algorithm=scaled", "seed=3")
     run(out, "fedavg_digits", *plugin, "algorithm=scaled", "seed=3")
     assert (out / "plugins" / "mine.py").read_text() == METHOD
-    (out / "checkpoints").rename(tmp_path / "gone")
+    (out / "states").rename(tmp_path / "gone")
     (out / "result.json").unlink()
     (out / "rounds.jsonl").unlink(missing_ok=True)
 

@@ -23,12 +23,11 @@ from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
-from fedray.storage.database import StateDatabase
+from fedray.storage import states
 from fedray.storage.environment import environment
 from fedray.storage.run import Costs, EarlierEnvironment
 from fedray.storage.run_folder import ResultFile, RunFolder
-from fedray.storage.states import StateStore
+from fedray.storage.states import latest_round
 from fedray.storage.writer import RunWriter
 from fedray.studies.ready import check_current
 
@@ -109,14 +108,14 @@ def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tm
 
 
 def test_a_checkpoint_writes_only_the_clients_that_stepped_since_the_last(tmp_path, monkeypatch):
-    saved, begin = [], StateStore.begin
+    saved, write = [], states.write_states
 
-    def noted(store):
-        states = begin(store)
-        saved.append(sorted(states))
-        return states
+    def noted(path, trees):
+        if states.SERVER in trees:
+            saved.append(sorted(client for client in trees if client >= 0))
+        return write(path, trees)
 
-    monkeypatch.setattr(StateStore, "begin", noted)
+    monkeypatch.setattr(states, "write_states", noted)
     done = list(session(tmp_path, "participation=0.34").rounds())
     stepped = {client: r.round for r in done for client in r.participants}
     assert len(set(stepped.values())) > 1
@@ -139,18 +138,14 @@ def go_on(out: Path) -> int:
 
 
 def lose_all(folder: RunFolder) -> None:
-    shutil.rmtree(folder.path / "checkpoints")
+    shutil.rmtree(folder.states)
 
 
-def lose_the_database(folder: RunFolder) -> None:
-    (folder.path / "checkpoints" / "states.sqlite").unlink()
+def lose_the_pointer(folder: RunFolder) -> None:
+    (folder.states / "head.json").unlink()
 
 
-def lose_its_content(folder: RunFolder) -> None:
-    (folder.path / "checkpoints" / "states.sqlite").write_bytes(b"")
-
-
-@pytest.mark.parametrize("lose", [lose_all, lose_the_database, lose_its_content])
+@pytest.mark.parametrize("lose", [lose_all, lose_the_pointer])
 def test_a_lost_checkpoint_is_a_question_whose_answer_is_a_new_beginning(tmp_path, capsys, lose):
     folder = interrupted(tmp_path)
     lose(folder)
@@ -171,7 +166,7 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
     asked, killed = session(tmp_path / "run"), tmp_path / "killed"
     rounds = asked.rounds()
     assert [next(rounds).round, next(rounds).round] == [0, 1]
-    asked._store.wait()
+    asked._states.wait()
     shutil.copytree(tmp_path / "run", killed)  # its result.json has not all rounds yet
     rounds.close()
     RunFolder(killed).matrices.write_text("[]")
@@ -322,21 +317,21 @@ def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypat
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
     run, open_files = session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20"), []
     for _ in run.rounds():
-        run._store.wait()
+        run._states.wait()
         open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]
 
 
 def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypatch):
-    save = StateDatabase.save
-    monkeypatch.setattr(StateDatabase, "save", lambda *args: time.sleep(0.2) or save(*args))
-    rounds, store = session(tmp_path).rounds(), CheckpointStore(tmp_path, identity="")
+    write = states.write_states
+    monkeypatch.setattr(states, "write_states", lambda *args: time.sleep(0.2) or write(*args))
+    rounds, place = session(tmp_path).rounds(), tmp_path / "states"
     next(rounds)
-    assert store.latest() == 0
+    assert latest_round(place) == 0
     next(rounds)
-    assert store.latest() == 0
+    assert latest_round(place) == 0
     rounds.close()
-    assert store.latest() == 1
+    assert latest_round(place) == 1
 
 
 # --- texts and weights in files of one's own -----------------------------------------------------

@@ -15,7 +15,7 @@ from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
 
 KEYS = ["rounds=2", "local_epochs=1", "data.clients=3", "data.samples=240", "model.group=mlp"]
-FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "states.sqlite"]
+FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "head.json"]
 DEEP = b'{"a":' * 100_000
 CONTENTS = {
     "empty": b"",
@@ -40,7 +40,7 @@ def killed(tmp_path_factory):
         session = serial(experiment, home / "run")
         for done in session.rounds():
             if done.round == 1:
-                session._store.wait()
+                session._states.wait()
                 shutil.copytree(home / "run", home / "killed")
         return home / "killed"
 
@@ -53,8 +53,8 @@ def damaged(killed, tmp_path, file, content):
     folder = tmp_path / "run"
     shutil.copytree(killed, folder)
     path = folder / file
-    if file == "states.sqlite":
-        path = folder / "checkpoints" / file
+    if file == "head.json":
+        path = folder / "states" / file
     if content == "cut":
         path.write_bytes(path.read_bytes()[:-20])
     else:

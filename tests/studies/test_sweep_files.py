@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.storage.files import results_home
 from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
@@ -229,23 +227,6 @@ def begun(**changes: object) -> Study:
     return study
 
 
-def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
-    """What another machine may be running is not taken up instead of what was begun here."""
-    monkeypatch.setenv("HOME", str(here / "home"))
-    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{here}/bucket")
-    study = begun()
-    bucket = here / "bucket" / "tiny"
-    bucket.mkdir(parents=True)
-    shutil.move(study.home, bucket / "1")
-    below = results_home() / "tiny"
-    shutil.rmtree(below, ignore_errors=True)
-    resume = Request("sweep", "tiny", resume=True)
-    assert begin_or_resume(resume).home == below / "1"
-    shutil.copytree(bucket / "1", bucket / "2")
-    assert begin_or_resume(resume).home == below / "1"
-    assert begin_or_resume(replace(resume, out=below / "2")).home == below / "2"
-
-
 def test_only_what_was_started_is_resumed(here, capsys):
     study = begun(scales=laptop(set={"rounds": 4}))
     assert latest_unfinished(here / "results" / "tiny", "sweep") == study.home
@@ -285,7 +266,7 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
     ("name", "rounds"),
     [
         *product(["rounds.jsonl", "result.json", "partition.json"], [1, 2]),
-        ("checkpoints/states.sqlite", 1),
+        ("states/head.json", 1),
     ],
 )
 def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, capsys, name, rounds):
@@ -301,7 +282,7 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     file = run.folder / name
     file.write_bytes(file.read_bytes()[:-9] + b"\n")
     with FileLock(run.folder / TRIAL_LOCK):  # as while another study runs it
-        is_read = name != "checkpoints/states.sqlite"
+        is_read = name != "states/head.json"
         assert main(["tiny", "--no-track", "--plan"]) == (2 if is_read else 0)
     capsys.readouterr()
     assert main(["tiny", "--no-track"]) == 2

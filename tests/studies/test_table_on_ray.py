@@ -69,7 +69,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert [each["claim"] for each in tree["claims"]] == [f"mine > {row}" for row in rows[1:]]
     assert {each["verdict"] for each in tree["claims"]} <= {"holds", "refuted", "undecided"}
     assert {run["round"] for run in tree["runs"].values()} <= {1, 2}
-    assert not list((here / "results" / "store").glob("*/checkpoints"))
+    assert not list((here / "results" / "store").glob("*/states"))
     assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"
     assert not (here / "first" / "tune").exists()
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,10 +28,10 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.kept_models import KeptModels, Which, kept_rounds
 from fedray.storage.run import Summary
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore, latest_round
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
@@ -256,15 +254,15 @@ def test_a_best_round_between_checkpoints_is_kept(trained, monkeypatch, every):
     choose_round(1, monkeypatch)
     out = trained("local", {"rounds": 3, "checkpoint_every": every})
     assert metas(out) == {"best": 1, "last": 3}
-    assert CheckpointStore(out, "").latest() == 3
+    assert latest_round(out / "states") == 3
 
 
 def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
     choose_round(1, monkeypatch)
     out = trained("local", {"rounds": 3})
     weights = open_models(out, "best").model(0).state_dict()
-    CheckpointStore(out, "").clear()
-    assert CheckpointStore(out, "").latest() is None
+    StateStore(out / "states").clear()
+    assert latest_round(out / "states") is None
     assert metas(out) == {"best": 1, "last": 3}
     again = open_models(out, "best").model(0).state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
@@ -280,7 +278,7 @@ def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog)
 
 
 def test_a_global_model_is_stored_once_however_many_clients(trained):
-    pin = KeptModels(trained("fedavg"), "best")._pin
+    pin = KeptModels(trained("fedavg"), "best")._commit.facts
     assert (len(pin["downloads"]), pin["of_client"]) == (1, [0] * 4)
 
 
@@ -303,10 +301,10 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 
 def test_damage_is_said(trained):
     out = trained()
-    file = out / "checkpoints" / "states.sqlite"
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("UPDATE blobs SET content = replace(content, x'00', x'01')")
-        database.commit()
+    file = out / "states" / "best.json"
+    for name in KeptModels(out, "best")._commit.files:
+        content = (out / "states" / name).read_bytes()
+        (out / "states" / name).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):
         open_models(out).model()
     file.write_text("{}")

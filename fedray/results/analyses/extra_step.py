@@ -20,8 +20,8 @@ from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resume import check_same
-from fedray.storage.checkpoint import Checkpoint, CheckpointStore
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Checkpoint, StateStore
 from fedray.streams import Streams
 
 
@@ -35,7 +35,7 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
     assembly = Assembly(load_experiment(read_config(folder)))
     if of_run.has_result:
         check_same(of_run, of_run.read_head(), assembly)
-    checkpoint = CheckpointStore(folder, assembly.identity).load()
+    checkpoint = StateStore(of_run.states).load(assembly.identity)
     if checkpoint is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
     torch.set_num_threads(assembly.experiment.threads)

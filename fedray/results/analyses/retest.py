@@ -37,11 +37,11 @@ from fedray.runtime.devices import pick_device
 from fedray.runtime.observers import run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.storage.checkpoint import Checkpoint
 from fedray.storage.files import file_name, write_atomic
 from fedray.storage.metric import HEADLINE, REPORTED
 from fedray.storage.run import Costs, Round
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Checkpoint
 from fedray.storage.writer import RunWriter
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
