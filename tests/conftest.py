@@ -34,7 +34,6 @@ from fedray.federation import Federation
 from fedray.plugins import use
 from fedray.registry import HOMES, registry
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Round
@@ -75,11 +74,6 @@ def cache(caches, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _each_test_warns_anew() -> None:
-    text_log.clear()
 
 
 @pytest.fixture(autouse=True)

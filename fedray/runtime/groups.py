@@ -16,7 +16,6 @@ from fedray.evaluation.testing import run_test
 from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.contexts import Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
-from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
@@ -88,11 +87,10 @@ class GroupRunner(StepContexts):
                 context, start = self.client(client, round_), time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
                 call = core.Call(name, context, down)
-                with of_clients(client):
-                    given = self.given(context, state, down)
-                    upload, next_state = method_step(context, given.state, given.down)
-                    work, seconds = tally.take(), time.perf_counter() - start
-                    yield self.stepped(call, upload, next_state, given, work, seconds)
+                given = self.given(context, state, down)
+                upload, next_state = method_step(context, given.state, given.down)
+                work, seconds = tally.take(), time.perf_counter() - start
+                yield self.stepped(call, upload, next_state, given, work, seconds)
             except (Exception, SystemExit) as error:
                 raise self.blame(error, name, round_, client) from None
 
@@ -181,7 +179,7 @@ class GroupRunner(StepContexts):
         try:
             context = self.client(first.client, round_)
             splits = splits_of(self.assembly.data.at(round_), groups, self.samples)
-            with of_clients(*clients), self.isolation.step(self.seed(name, first.client)):
+            with self.isolation.step(self.seed(name, first.client)):
                 before = generators(self.device) if is_shared else None
                 given = self.given(context, first.state, first.down)
                 counts = run_test(

@@ -21,7 +21,6 @@ from fedray.errors import UserError, one_line
 from fedray.flat import structure_of
 from fedray.runtime.contexts import Given, Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
-from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
 
 
@@ -65,25 +64,24 @@ def stacked_steps(
     drawn, ended = generators(runtime.device), dict[int, Ended]()
     begun, alike = dict[str, Begun](), defaultdict[object, list[Begun]](list)
     client = clients[0]
-    with of_clients(*clients):
-        try:
-            for member in members:
-                client = member.client
-                one = _begin(runtime, round_, member, begun, tally)
-                alike[one.form].append(one)
-            for group in alike.values():
-                client = group[0].call.client.id
-                ended |= _train_together(runtime, group)
-            seconds = (time.perf_counter() - start) / len(members)
-            for client, state, _ in members:
-                yield _finish(runtime, ended[client], state, tally, seconds)
-        except (Exception, SystemExit) as error:
-            raise runtime.blame(error, STACKED_STEP, round_, client) from None
-        if generators(runtime.device) != drawn:  # which the clients of a stack would share
-            raise UserError(
-                f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
-                "its clients cannot be stacked; set stacked=1"
-            )
+    try:
+        for member in members:
+            client = member.client
+            one = _begin(runtime, round_, member, begun, tally)
+            alike[one.form].append(one)
+        for group in alike.values():
+            client = group[0].call.client.id
+            ended |= _train_together(runtime, group)
+        seconds = (time.perf_counter() - start) / len(members)
+        for client, state, _ in members:
+            yield _finish(runtime, ended[client], state, tally, seconds)
+    except (Exception, SystemExit) as error:
+        raise runtime.blame(error, STACKED_STEP, round_, client) from None
+    if generators(runtime.device) != drawn:  # which the clients of a stack would share
+        raise UserError(
+            f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
+            "its clients cannot be stacked; set stacked=1"
+        )
 
 
 def _begin(
@@ -108,8 +106,7 @@ def _begin(
         model, trainable = like.local.model, like.local.trainable
         local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
         return Begun(call, given, local, like.weights, like.work, like.form, is_plain=True)
-    with of_clients(client):
-        local = method.begin(context, given.state, given.down)
+    local = method.begin(context, given.state, given.down)
     given.check()  # the download is that of the next client, too
     is_plain = given.is_empty and local.client is context and local.state is given.state
     is_plain = is_plain and not (local.extra or context.reports)
@@ -182,7 +179,6 @@ def _finish(
     if isinstance(trained, Exception):
         raise trained
     context.skeleton.overwrite(trained.tensors)
-    with of_clients(context.id):
-        upload, after = method.finish(begun.local, trained)
+    upload, after = method.finish(begun.local, trained)
     work = work.then(tally.take())
     return runtime.stepped(begun.call, upload, after, begun.given, work, seconds)

@@ -91,7 +91,7 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
 
     if not ray.is_initialized():
         say_next("connecting to Ray")
-    nodes = connect(trials=True)
+    nodes = connect()
     for experiment in firsts:
         check_storage(study.home, len(nodes), server_bundle(experiment))
     if drivers_node() is not None:
