@@ -224,7 +224,7 @@ def run_command(
 
         if before is not None:
             before()
-        if RunFolder(out).config.is_file():
+        if RunFolder(out).has_run:
             return main(["--resume", str(out), *words])
         return main([str(experiment), *words, "--out", str(out)])
 

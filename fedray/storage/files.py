@@ -60,21 +60,8 @@ def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 def remove_torn(folder: Path) -> None:
     """Remove temporary files of killed processes; the caller must hold the folder's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if is_temporary(path.name):
-            remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a folder with its content, or a link (its target stays)."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def is_temporary(name: str) -> bool:
-    """Return True if this is the name of a temporary file."""
-    return bool(_TEMPORARY.fullmatch(name))
+        if _TEMPORARY.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -103,8 +103,9 @@ class RunFolder:
 
     @property
     def is_taken(self) -> bool:
-        """Return True if the folder contains files of a run."""
-        return any(trace.exists() for trace in (self.head, self.rounds_file, self.states))
+        """Return True if the folder contains a run; what was killed in its first round is none."""
+        traces = self.head, self.rounds_file, self.states / "head.json"
+        return any(trace.exists() for trace in traces)
 
     @property
     def is_finished(self) -> bool:
