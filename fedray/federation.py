@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import isroutine
 from traceback import extract_tb
 from typing import Any, Literal, Protocol, TypeAlias
@@ -23,8 +24,8 @@ from fedray.core import (
     Payload,
     Server,
     ServerState,
-    SummingMethod,
     Total,
+    combined_rows,
     is_tested_together,
     total_of,
 )
@@ -401,9 +402,8 @@ class RoundExchange(Exchange):
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
         algorithm, executor = self._federation.algorithm, self._federation.executor
-        assert isinstance(algorithm, SummingMethod)
         if self._federation.gate.privacy is not None:  # noise belongs to the fields of uploads
-            return total_of(algorithm.summand, self.call(step, down))
+            return total_of(self.call(step, down), partial(combined_rows, algorithm))
         name, reached = self._send(step, down)
         if not reached:
             return Total()

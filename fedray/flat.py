@@ -167,14 +167,14 @@ class Flat(Mapping[str, Tensor]):
 
 
 def structure_of(value: Any) -> object:
-    """Return dtypes and shapes of a value, equal for alike values; None for a number."""
+    """Return dtypes and shapes of a value, equal for alike values; for a number, its type."""
     if type(value) is Flat:
         return value.layout.structure
     if isinstance(value, Tensor):
         return value.dtype, value.shape
-    if is_tree(value):
+    if not isinstance(value, int | float) and is_tree(value):
         return tuple([(name, structure_of(inner)) for name, inner in value.items()])
-    return None
+    return type(value)
 
 
 def tensor_blocks(value: Any) -> Sequence[Tensor]:

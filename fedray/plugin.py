@@ -6,10 +6,10 @@ Every other name of the package may change between releases. Register a class wi
 its kind: `@method("name", "title", "paper")`, `@architecture("name")`, `@sources.add`, ...
 
 A method extends `Algorithm` or one of its partial implementations: `LocalTraining` (add a loss per
-batch), `FedAvg` (the same, and models are averaged), `SummingMethod` (add a server step on sums of
-uploads), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), `PromptAveraging` (the
-same, and prompts are averaged). A client step gets a `Client`, its `ClientState` and its download;
-a server step gets sums of uploads and the `Server`, which has the texts of the classes.
+batch), `FedAvg` (the same, and models are averaged), `PromptMethod` (prompts around a frozen CLIP,
+a `PromptedClip`), `PromptAveraging` (the same, and prompts are averaged). A client step gets a
+`Client`, its `ClientState` and its download; a server step gets what `up` combines of the uploads,
+and the `Server`, which has the texts of the classes.
 """
 
 from fedray.algorithms.averaging.fedavg import FedAvg
@@ -27,7 +27,6 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
-    SummingMethod,
     Total,
     Trained,
     algorithms,
@@ -36,7 +35,6 @@ from fedray.core import (
     method,
     sent,
     step,
-    weighed,
     with_extra,
 )
 from fedray.core.schedules import Schedule, schedules
@@ -69,6 +67,6 @@ __all__ = [
     "LossWeight", "Measure", "method", "Metric", "metrics", "NoParams", "normalisation_tensors",
     "OfficialSplit", "Partition", "partitions", "Pixels", "PromptAveraging", "PromptedClip",
     "PromptMethod", "ReadOptions", "Requires", "Row", "Schedule", "schedules", "sent", "Server",
-    "ServerState", "Source", "sources", "step", "SummingMethod", "TextEncoder", "Total", "Trained",
-    "UserError", "weighed", "with_extra",
+    "ServerState", "Source", "sources", "step", "TextEncoder", "Total", "Trained", "UserError",
+    "with_extra",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,13 +34,12 @@ from fedray.federation import Federation
 from fedray.plugins import use
 from fedray.registry import HOMES, registry
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Round
-from fedray.tracking import tracker
+from fedray.tracking import follow
 
-tracker.CLOSE_SECONDS, tracker._MARGIN_SECONDS = 120.0, 60.0  # a busy machine loses no number
+follow.CLOSE_SECONDS = 120.0  # on a busy machine
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
@@ -74,11 +74,6 @@ def cache(caches, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _each_test_warns_anew() -> None:
-    text_log.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -129,19 +124,27 @@ def empty_data(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
 
 
+@pytest.fixture(autouse=True)
+def _start_no_tracking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process that writes to MLflow, unless a test has a database for it."""
+    if "empty_database" not in request.fixturenames:
+        child = SimpleNamespace(communicate=lambda timeout: ("",), returncode=0)
+        monkeypatch.setattr(follow, "_child", lambda *_: child)
+
+
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
     """MLflow's database with its tables, which takes seconds to make: for tests to copy."""
     from sqlalchemy import Engine, event
 
-    from fedray.tracking import Store
+    from fedray.tracking.store import client_of
 
     @event.listens_for(Engine, "connect")
     def _wait_for_no_disk(connection: Any, _: Any) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
     path = tmp_path_factory.mktemp("database") / "mlflow.db"
-    Store(f"sqlite:///{path}", "empty").connect()
+    client_of(f"sqlite:///{path}").search_experiments()
     return path
 
 

@@ -62,9 +62,7 @@ def count_steps(experiment: Experiment) -> StepCounts:
         before = Counter[str]()
         for number, batch in enumerate(batches(client, sizes, repeat)):
             yield batch
-            if (
-                number // repeat % len(sizes)
-            ):  # skip an epoch's first batch, which may do one-off work
+            if number // repeat % len(sizes):  # the first of an epoch may do one-off work
                 counts.batches += 1
                 counts.inside.update(COUNTS - before)
             before = Counter(COUNTS)

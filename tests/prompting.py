@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedray.core import (
     Tensors,
     Total,
     Trained,
+    combined_rows,
     total_of,
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
@@ -94,7 +96,7 @@ class Alone(Exchange):
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Add up what `call` returns."""
-        return total_of(self._assembly.algorithm.summand, self.call(step, down))
+        return total_of(self.call(step, down), partial(combined_rows, self._assembly.algorithm))
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Run the client's step on what passes the gate."""
@@ -106,9 +108,7 @@ class Alone(Exchange):
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
             reply = (getattr(method, "up", None) or self._assembly.algorithm.up)(**reply)
-            reply, traffic = gate.up(
-                reply, Call(self._assembly.algorithm, step, self._client, sent)
-            )
+            reply, traffic = gate.up(reply, Call(step, self._client, sent))
             self.up += traffic
         return {self._client.id: reply}
 
@@ -123,7 +123,7 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     traffic_up = Traffic()
     if up is not None:
         up = algorithm.up(**up)
-        traffic_up = gate.up(up, Call(algorithm, "client_update", client, received))[1]
+        traffic_up = gate.up(up, Call("client_update", client, received))[1]
     return traffic_down, traffic_up
 
 

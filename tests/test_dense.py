@@ -107,14 +107,6 @@ def test_every_other_method_refuses_and_names_the_key(assemble, name):
         assemble(name, SHAPES)
 
 
-def test_a_method_does_not_inherit_that_it_is_dense():
-    class Own(algorithms.get("fedavg")):
-        """A method that says nothing of pixels."""
-
-    assert algorithms.get("fedavg").dense
-    assert not Own.dense
-
-
 def test_images_without_masks_are_refused(assemble):
     with pytest.raises(UserError, match=r"model\.group=unet_tiny .* data\.source=digits has no m"):
         assemble("fedavg", {"model.group": "unet_tiny"}).data  # noqa: B018

@@ -19,7 +19,6 @@ from fedray.core import (
     Gate,
     Payload,
     Privacy,
-    SummingMethod,
     Total,
     sent,
 )
@@ -74,16 +73,14 @@ class Clients:
         return counts_of(*(self.answers.get(client, (1, 1)) for client in sorted(down)))
 
 
-class Added(SummingMethod):
+class Added(Algorithm):
     """Adds up in which rounds uploads were made; notes what it got."""
 
     name = "added"
+    hp = None
 
     def __init__(self) -> None:
         self.notes = SimpleNamespace(got=[])
-
-    def summand(self, upload: Any) -> Any:
-        return {"round": torch.tensor(upload.round).double()}
 
     def server_step(self, state: Any, total: Any, server: Any) -> Any:
         self.notes.got.append((total.clients, float(total["round"])))

@@ -42,7 +42,6 @@ def define(closure):
         name = "minecell"
         title = "Mine"
         paper = "-"
-        travels = "models"
         up = {"kept": sent("weights", "weights")}
         mu: float = 0.5
 

@@ -70,8 +70,6 @@ class Hops:
             is_server_step = code.co_name in ("server_update", "server_step")
             if is_carried(value) or (value is not None and is_server_step):
                 self.back.append(code)
-        elif event == "call" and code.co_name == "summand":
-            self.back += self._stack(frame.f_back)
         elif event == "c_call" and value.__name__ == "write" and code.co_filename.endswith(WRITER):
             self.back += self._stack(frame)
             sys.setprofile(None)
@@ -102,17 +100,16 @@ class Pool:
 
     def __init__(self) -> None:
         self._worker = Worker(threads=1, gpus=0)
-        self._worker._output.__exit__()
         self.workers = [self]
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(self._worker, name))
 
-    def ready(self, needed: int) -> list[Any]:
+    def ready(self) -> list[Any]:
         return self.workers
 
-    def node_of(self, worker: Any) -> str:
-        return "here"
+    def answer(self, value: Any) -> Any:
+        return value
 
     def forget(self, experiment: str) -> None:
         self._worker.forget(experiment)

@@ -17,6 +17,7 @@ SAME = {
     "main": "the program of a module",
     "command": "the command of a module",
     "draw": "random weights, and a random experiment",
+    "sync": "a folder with the disk, and with MLflow",
     "Experiment": "the typed experiment, and its face in Python",
 }
 """Names with one meaning in several modules."""

@@ -17,11 +17,11 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.common import free_port
 from benchmarks.faults.harness import Tally
@@ -30,7 +30,9 @@ from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import NotTaken, TrackedRun, Upload, Uploader, grouped, tracked_run
+from fedray.tracking.describe import TrackedRun, grouped
+from fedray.tracking.study import TrackedMember, TrackedStudy
+from fedray.tracking.sync import sync
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -45,9 +47,9 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             if tally.count >= count:
                 break
             draw, name = random.Random(f"{seed} {episode}"), f"e{episode}"
-            home = make_sweep(folder / str(episode), draw, wide=episode % 4 == 3)
-            faults = log_badly(home, port, draw, name)
-            wrong = look(home, f"http://127.0.0.1:{port}", name)
+            home, runs = folder / str(episode), make_runs(draw, wide=episode % 4 == 3)
+            faults = log_badly(home, runs, port, draw, name)
+            wrong = look(home, runs, f"http://127.0.0.1:{port}", name)
             tally.add(faults, "all there, once", wrong and f"episode {episode}: {wrong}")
     return tally
 
@@ -86,8 +88,9 @@ def _answers(port: int) -> bool:
 # --- a sweep, logged through faults ---------------------------------------------------------------
 
 
-def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
-    """Write two trials' run.json; with `wide` they have more metrics than a request may hold."""
+def make_runs(draw: random.Random, *, wide: bool = False) -> dict[str, Run]:
+    """Return two runs by trial; with `wide` they have more metrics than a request may hold."""
+    runs = {}
     for seed, trial in enumerate(TRIALS):
         experiment = Experiment(name="digits", rounds=4, seed=seed)
         facts: Any = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "seed": seed}
@@ -99,15 +102,34 @@ def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
             Round(r, 1.0, {name: draw.random() for name in metrics}, up=Traffic({"w": r}))
             for r in range(5)
         ]
-        RunFolder(home / trial).write(Run(info, rounds, Costs(wall_seconds=5.0)))
-    return home
+        runs[trial] = Run(info, rounds, Costs(wall_seconds=5.0), datetime.now(UTC))
+    return runs
 
 
-def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str]:
+def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
+    """Write a sweep after so many rounds of its runs; after 6 it has ended."""
+    has_ended = count == 6
+    for trial, run in runs.items():
+        folder, now = RunFolder(home / trial), replace(run, rounds=run.rounds[:count])
+        if not (folder.has_run and folder.read().done == now.done):
+            folder.write(now)
+    best = {"best_objective": 0.5, "trials_finished": 2.0} if has_ended else {}
+    parent = TrackedRun(
+        name, name, "faults", {"search": "grid"}, {}, "FINISHED" if has_ended else "RUNNING", 1,
+        metrics=best,
+    )  # fmt: skip
+    objective = {"objective": 0.5} if has_ended else {}
+    members = {trial: TrackedMember(f"{name} {trial}", metrics=objective) for trial in runs}
+    TrackedStudy(parent, members).write(home)
+
+
+def log_badly(
+    home: Path, runs: Mapping[str, Run], port: int, draw: random.Random, name: str
+) -> list[str]:
     """Log a sweep through the proxy, and perhaps kill the logging process; return the faults."""
     rate, kills = draw.choice([0.05, 0.2, 0.5]), draw.choice([0, 1, 1, 2])
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload(["fedray.tracking.uploader"])
+    spawn.set_forkserver_preload(["fedray.tracking.sync"])
 
     def choose(method: str, path: str) -> str | None:
         # Creating a run is dangerous: a repeated request may make a second one.
@@ -116,7 +138,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 
     with Proxy(port, choose, hang_seconds=4.0) as proxy:
         for attempt in range(kills + 1):
-            driver = spawn.Process(target=drive, args=(proxy.uri, home, name))
+            driver = spawn.Process(target=drive, args=(proxy.uri, home, runs, name))
             driver.start()
             driver.join(draw.uniform(0.0, 5.0) if attempt < kills else 120)  # imports take 2 s
             driver.kill()
@@ -125,59 +147,48 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     return [fault for fault, _, _ in proxy.faults] + ["driver killed"] * kills
 
 
-def drive(uri: str, home: Path, name: str) -> None:
-    """Track a sweep as its driver does, while its rounds come in."""
+def drive(uri: str, home: Path, runs: Mapping[str, Run], name: str) -> None:
+    """Track a sweep as its child does, while its rounds come in."""
     os.environ.update(IMPATIENT)
-    uploader = Uploader(uri)
+    sent: dict[str, object] = {}
     for count in (1, 2, 3, 4, 5, 6, 6, 6):  # the last state is tried three times
-        runs = state(home, name, count)
-        with contextlib.suppress(NotTaken):
-            uploader.send([Upload(r.key, partial(replace, r), state=count) for r in runs], print)
+        write(home, runs, name, count)
+        with contextlib.suppress(Exception):
+            sync(home, uri, going=count < 6, sent=sent)
         time.sleep(0.03)
 
 
-def state(home: Path, name: str, count: int) -> list[TrackedRun]:
-    """Return a sweep after so many rounds of its trials; after 6 it has ended."""
-    status: Literal["FINISHED", "RUNNING"] = "FINISHED" if count == 6 else "RUNNING"
-    best = {"best_objective": 0.5, "trials_finished": 2.0} if count == 6 else {}
-    runs = [TrackedRun(name, name, {"search": "grid"}, {}, status, 1, metrics=best)]
-    for trial in TRIALS:
-        run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["run.json"])
-        ended: Any = {"metrics": {"objective": 0.5}} if count == 6 else {}
-        runs.append(replace(run, name=trial, parent=name, rounds=run.rounds[:count], **ended))
-    return [replace(run, experiment="faults") for run in runs]
-
-
-def look(home: Path, uri: str, name: str) -> str:
+def look(home: Path, runs: Mapping[str, Run], uri: str, name: str) -> str:
     """Upload what is missing; return what is wrong with the server's content, "" for nothing."""
     from mlflow import MlflowClient
 
-    before = {trial: (home / trial / "run.json").read_bytes() for trial in TRIALS}
     os.environ.update(PATIENT)
+    write(home, runs, name, 6)
     for _ in range(2):
-        Uploader(uri).send(
-            [Upload(r.key, partial(replace, r)) for r in state(home, name, 6)], print
-        )
+        sync(home, uri)
     client = MlflowClient(tracking_uri=uri)
     place = client.get_experiment_by_name("faults").experiment_id
-    keys = [name, *(f"{name}-{trial}" for trial in TRIALS)]
-    runs = {key: list(client.search_runs([place], f"tags.`fedray.key` = '{key}'")) for key in keys}
-    if any(len(twins) != 1 for twins in runs.values()):
-        return f"runs by key: { ({key: len(twins) for key, twins in runs.items()}) }"
-    parent = runs[name][0]
+    [parent] = full_runs(client, place, name)
     wrong = check_points(client, parent, {"best_objective": {0: 0.5}, "trials_finished": {0: 2.0}})
-    for trial in TRIALS:
-        child = runs[f"{name}-{trial}"][0]
-        wrong += check_points(client, child, expected(RunFolder(home / trial).read()))
-        if child.data.tags.get("mlflow.parentRunId") != parent.info.run_id:
+    for trial, run in runs.items():
+        found = full_runs(client, place, f"{name} {trial}")
+        if len(found) != 1:
+            return f"{len(found)} runs of {trial}"
+        wrong += check_points(client, found[0], expected(run))
+        if found[0].data.tags.get("mlflow.parentRunId") != parent.info.run_id:
             wrong.append(f"{trial} has another parent")
-        text = Path(client.download_artifacts(child.info.run_id, "run.json")).read_bytes()
-        if not text == before[trial] == (home / trial / "run.json").read_bytes():
+        text = Path(client.download_artifacts(found[0].info.run_id, "run.json")).read_bytes()
+        if text != (home / trial / "run.json").read_bytes():
             wrong.append(f"{trial}: another run.json")
-    for key, (run,) in runs.items():
-        if run.info.status != "FINISHED":
-            wrong.append(f"{key}: {run.info.status}")
+        if found[0].info.status != "FINISHED":
+            wrong.append(f"{trial}: {found[0].info.status}")
     return "; ".join(wrong[:5])
+
+
+def full_runs(client: Any, place: str, name: str) -> list[Any]:
+    """Return the runs of a name that hold numbers; a repeated request may leave an empty one."""
+    runs = client.search_runs([place], f"attributes.run_name = '{name}'")
+    return [run for run in runs if run.data.metrics]
 
 
 def expected(run: Run) -> dict[str, dict[int, float]]:

@@ -12,7 +12,7 @@ from fedray.cli.catalogue import entries, experiment_keys
 from fedray.cli.entry import KINDS, Entry
 from fedray.cli.listing import KEYS
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
-from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
+from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.registry import registry, summary_of
 
 HEADINGS = {
@@ -21,7 +21,7 @@ HEADINGS = {
     "schedules": "Learning rate schedules",
     "styles": "Text styles",
 }
-HOOKED = (Algorithm, SummingMethod, LocalTraining)
+HOOKED = (Algorithm, LocalTraining)
 """The classes that define what a method may override."""
 
 

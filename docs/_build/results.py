@@ -15,11 +15,11 @@ from pathlib import Path
 
 from _build.published import FOLDER
 from _build.templates import render
-from fedray.storage.files import write_atomic
 from fedray.markdown import markdown_table
-from fedray.storage.json_files import sealed
 from fedray.results.pages.table import interval_text
 from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
+from fedray.storage.files import write_atomic
+from fedray.storage.json_files import sealed
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"

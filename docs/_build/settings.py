@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from _build.templates import render
 from _build.uses import first_sentence
 from fedray.cli.show import yaml_value
-from fedray.config import EXECUTION, EXPERIMENTS, LABEL, RESOURCES
-from fedray.config import flatten, keys_of, merged, read_chain, sources_of
+from fedray.config import (
+    EXECUTION,
+    EXPERIMENTS,
+    LABEL,
+    RESOURCES,
+    flatten,
+    keys_of,
+    merged,
+    read_chain,
+    sources_of,
+)
 from fedray.config.files import ExperimentFile
 
 

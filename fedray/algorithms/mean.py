@@ -5,16 +5,15 @@ samples of class c. Sums are computed in double precision, so that the mean of m
 to the last digit of a float32.
 
     p_k                                        -> client_weights
-    sum_k p_k w_k of named tensors             -> Averaging, weighted_mean
+    sum_k p_k w_k of named tensors             -> weighted_mean
     sum_k w_k v_k of vectors                   -> weighted_sum
-    sum_k n_{k,c} v_{k,c} / n_c for each class -> class_sums, class_average; aggregate: both
+    sum_k n_{k,c} v_{k,c} / n_c for each class -> by_class, class_average; aggregate: both
     mean of the rows of each class             -> row_means
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -26,56 +25,8 @@ Weights: TypeAlias = Literal["samples", "uniform"]
 ClassWeights: TypeAlias = Literal["weighted", "uniform"]
 
 
-SAMPLES = core.sent(
-    "statistics", "how many images the client has", number=int, check=core.count_of_samples
-)
+SAMPLES = core.sent("statistics", "how many images the client has", number=int)
 """n_k, the client's number of training images."""
-
-
-class Averaging(core.SummingMethod):
-    """A method whose server averages named tensors of the uploads with the weights p_k.
-
-    What is averaged, and what is added up without weights, follows from `up`; the means have the
-    same names in the server's state.
-    """
-
-    @cached_property
-    def combined(self) -> Mapping[str, str]:
-        """How each field of an upload is combined, by name: "mean" or "sum"."""
-        return {name: field.combine for name, field in self.up.declared.items() if field.combine}
-
-    def weight(self, upload: Any) -> float:
-        """Return n_k, the unnormalised weight of an upload; p_k = n_k / sum n_k."""
-        return float(upload.samples)
-
-    def summand(self, upload: Any) -> core.StateTree:
-        """Return n_k, n_k w_k of each averaged mapping, and each mapping that is added up."""
-        weight = self.weight(upload)
-        sums = {
-            name: core.weighed(getattr(upload, name), weight if how == "mean" else 1.0)
-            for name, how in self.combined.items()
-        }
-        return {"weight": torch.tensor(weight).double(), **sums}
-
-    def summands(self, uploads: Sequence[Any]) -> core.StateTree:
-        if type(self).summand is not Averaging.summand:
-            return super().summands(uploads)
-        core.check_terms({name: getattr(uploads[0], name) for name in self.combined}, uploads[0])
-        weights = [*map(self.weight, uploads)]
-        ones = [1.0] * len(weights)
-        sums = {
-            name: core.weighed_rows(
-                [getattr(upload, name) for upload in uploads], weights if how == "mean" else ones
-            )
-            for name, how in self.combined.items()
-        }
-        return {"weight": torch.tensor(weights).double(), **sums}
-
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
-        weight, averaged = total["weight"], [n for n, how in self.combined.items() if how == "mean"]
-        return {name: core.mean_of(total[name], weight, state[name]) for name in averaged}
 
 
 def client_weights(uploads: core.Uplinks, how: Weights) -> dict[int, float]:
@@ -94,9 +45,16 @@ def weighted_mean(
         weights: p_k by client.
         tensors: w_k by client and name.
     """
-    weighted = {client: (named, weights[client]) for client, named in tensors.items()}
-    total = core.total_of(lambda pair: {"mean": core.weighed(*pair)}, weighted)
-    return core.mean_of(total["mean"], 1.0, next(iter(tensors.values())))
+    field = core.sent("weights")
+
+    def terms(clients: Sequence[int]) -> core.StateTree:
+        shares = torch.tensor([weights[k] for k in clients], dtype=torch.double)
+        return {"mean": core.doubled([tensors[k] for k in clients], "mean", field, shares)}
+
+    total = core.total_of({client: client for client in tensors}, terms)
+    mean: Mapping[str, Tensor]
+    mean = core.mean_of(total["mean"], 1.0, next(iter(tensors.values())))
+    return mean
 
 
 def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
@@ -123,14 +81,22 @@ def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[T
         Means [C, d], zero where no client holds the class, and the mask of the classes that at
         least one client holds [C].
     """
-    total = core.total_of(lambda upload: class_sums(upload, classes, how), uploads)
+    total = core.total_of(
+        uploads, lambda of: core.stack_trees([class_sums(one, classes, how) for one in of])
+    )
     return class_average(total.sums)
+
+
+def by_class(method: Any, upload: Any) -> core.Tensors:
+    """Return the terms of the mean of each class, weighed as the method's `proto_agg` says.
+
+    This is Eq. (6) of FedProto and FedTSP, with `class_average`.
+    """
+    return class_sums(upload, method.setting.num_classes, method.proto_agg)
 
 
 def class_sums(upload: Any, classes: int, how: ClassWeights) -> core.Tensors:
     """Return the terms that a client adds to the mean of each class, in double precision.
-
-    The mean is Eq. (6) of FedProto and FedTSP.
 
     Returns:
         Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].

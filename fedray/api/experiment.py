@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fedray.storage.claim import prove_writable
 from fedray.storage.files import discard_if_empty
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import Tracker, tracker_for
+from fedray.tracking.follow import tracking
 
 
 class Experiment:
@@ -111,7 +111,7 @@ class Experiment:
         *,
         executor: ExecutorName = "ray",
         callbacks: Iterable[Callback] = (),
-        track: bool = False,
+        track: bool = True,
         resume: bool = False,
     ) -> Result:
         """Run the experiment to its end; print what the command prints.
@@ -122,7 +122,7 @@ class Experiment:
                 machine if none is running; "serial": run clients in this process. Results are
                 equal.
             callbacks: functions that are called after every round with a copy of its record.
-            track: whether to log to MLflow, as the command line does.
+            track: whether to log to MLflow, as the command does.
             resume: continue the run in `out` from its last checkpoint.
 
         Raises:
@@ -131,12 +131,13 @@ class Experiment:
             CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
-        with discard_if_empty(folder if out is None else None):
-            rounds, tracker = self._begin(folder, executor, list(callbacks), track)
+        new = folder if out is None else None
+        with discard_if_empty(new), tracking(folder, track=track) as start:
+            rounds = self._begin(folder, executor, list(callbacks), start)
             with RoundProgress(self._resolved.rounds) as show, closing(rounds):
                 for done in rounds:
                     show(done)
-        print_summary(folder, tracker, executor)
+            print_summary(folder, executor)
         return Result(folder)
 
     def rounds(
@@ -145,7 +146,7 @@ class Experiment:
         *,
         executor: ExecutorName = "ray",
         callbacks: Iterable[Callback] = (),
-        track: bool = False,
+        track: bool = True,
         resume: bool = False,
     ) -> Generator[Round, None, None]:
         """Run the experiment and yield the record of every round; arguments as for `train`.
@@ -153,8 +154,9 @@ class Experiment:
         Closing the iterator early stops the run; `resume=True` continues it.
         """
         folder = self._folder(out, resume)
-        with discard_if_empty(folder if out is None else None):
-            yield from self._begin(folder, executor, list(callbacks), track)[0]
+        new = folder if out is None else None
+        with discard_if_empty(new), tracking(folder, track=track) as start:
+            yield from self._begin(folder, executor, list(callbacks), start)
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
         """Return the run's folder: a new one, or with `resume` the existing one.
@@ -175,19 +177,22 @@ class Experiment:
         return place
 
     def _begin(
-        self, out: Path, executor: ExecutorName, callbacks: Sequence[Callback], track: bool
-    ) -> tuple[Generator[Round, None, None], Tracker | None]:
-        """Start the run, and print what it waits for; return its rounds and its tracker."""
+        self,
+        out: Path,
+        executor: ExecutorName,
+        callbacks: Sequence[Callback],
+        start_tracking: Callable[[], None],
+    ) -> Generator[Round, None, None]:
+        """Start the run, and print what it waits for; return its rounds."""
         if executor not in ("ray", "serial"):
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
         say_line(run_headline(self._resolved, executor))
-        tracker = tracker_for(out) if track else None
         rounds = begin(self._resolved, out, executor, began, say_line, say_next)
-        if tracker is not None and executor == "serial":
-            tracker.start()  # with Ray, all CPUs are busy until the first round
-        return follow(out, rounds, tracker, callbacks=callbacks), tracker
+        if executor == "serial":
+            start_tracking()  # with Ray, all CPUs are busy until the first round
+        return follow(out, rounds, start_tracking=start_tracking, callbacks=callbacks)
 
 
 def _pairs(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -16,7 +16,6 @@ from fedray.config import Experiment
 from fedray.storage.metric import BEST, HEADLINE, VALIDATION
 from fedray.storage.run import Round, Run, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
 
 
@@ -133,7 +132,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
         )
 
 
-def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
+def print_summary(out: Path, executor: str) -> None:
     """Print the last lines of the output: accuracy, traffic, times and folders."""
     done = RunFolder(out).read()
     for line in accuracy_lines(done):
@@ -156,5 +155,3 @@ def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
     device = f"; of one process on the GPU: {size_of(on_device)}" if on_device else ""
     print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}{device}")
     print(f"results: {out}")
-    if tracker is not None:
-        print(f"compare: {tracker.hint}")

@@ -125,13 +125,13 @@ class Sweep(_Study):
         super().__init__("sweep", sweep, pairs, scale, plugins, num_samples)
 
     def run(
-        self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
+        self, out: str | Path | None = None, *, track: bool = True, resume: bool = False
     ) -> SweepResult:
         """Run the sweep; print its progress and the table of trials.
 
         Args:
             out: folder for the results; None: a new one below $FEDRAY_RESULTS or ~/fedray_results.
-            track: whether to log to MLflow.
+            track: whether to log to MLflow, as the command does.
             resume: continue the sweep in `out`.
 
         Raises:
@@ -207,7 +207,7 @@ class Table(_Study):
         super().__init__("table", table, pairs, scale, plugins, published=published)
 
     def run(
-        self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
+        self, out: str | Path | None = None, *, track: bool = True, resume: bool = False
     ) -> TableResult:
         """Run the table; arguments and errors as for `Sweep.run`."""
         home, came_through = self._carry_out(out, track, resume)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
-from fedray.storage.run import Round, Status
+from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import Tracker
 
 if TYPE_CHECKING:
     from fedray.runtime.assembly import Assembly
@@ -107,8 +106,8 @@ def begin(
 def follow(
     out: Path,
     rounds: Generator[Round, None, None],
-    tracker: Tracker | None,
     *,
+    start_tracking: Callable[[], object] = lambda: None,
     callbacks: Sequence[Callback] = (),
     stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
 ) -> Generator[Round, None, None]:
@@ -117,32 +116,21 @@ def follow(
     Args:
         out: the folder of the run.
         rounds: the rounds, from `begin`.
-        tracker: logs the run to MLflow, and is closed at the end; None: no logging.
+        start_tracking: called after each round; see `fedray.tracking.follow.tracking`.
         callbacks: functions that are called with every round.
         stopped: called if the run is interrupted.
 
     Raises:
         RunFailed: if a callback raises an error.
     """
-    status: Status = "FAILED"
-
-    def end() -> None:
-        if tracker is not None:
-            tracker.close(status)
-
-    start = tracker.start if tracker is not None else lambda: None
-    with explain_disk_full(out), ExitStack() as last, closing(rounds):
-        last.callback(end)
+    with explain_disk_full(out), closing(rounds):
         try:
             for done in rounds:
-                start()  # a run that fails before is not logged
+                start_tracking()
                 _call(callbacks, done)
                 yield done
-            status = "FINISHED"
-        except (KeyboardInterrupt, GeneratorExit) as stop:
-            if isinstance(stop, KeyboardInterrupt):
-                stopped(stop)
-            status = "KILLED"
+        except KeyboardInterrupt as stop:
+            stopped(stop)
             raise
 
 

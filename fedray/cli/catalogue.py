@@ -59,7 +59,7 @@ def _entry(entry: Any) -> Entry:
         title=getattr(entry, "title", entry.name),
         summary=summary_of(entry),
         paper=getattr(entry, "paper", "-"),
-        travels=getattr(entry, "travels", ""),
+        travels=_travels(entry) if is_method(entry) else "",
         file=_file(entry),
         parameters=tuple(parameters(params)) if params is not None else (),
         gives=tuple(
@@ -73,6 +73,12 @@ def _entry(entry: Any) -> Entry:
 def is_method(entry: Any) -> bool:
     """Return True if a registry entry is a method."""
     return inspect.isclass(entry) and issubclass(entry, Algorithm)
+
+
+def _travels(method: type[Algorithm]) -> str:
+    """Return the fields of each payload: "up: model, samples; down: model"."""
+    payloads = (*method.uploads, *method.downloads)
+    return "; ".join(f"{p.__name__}: {', '.join(p.declared)}" for p in payloads) or "nothing"
 
 
 def _meaning(metric: Metric, *, alone: bool) -> str:

@@ -137,19 +137,18 @@ def ray_cluster() -> Iterator[Finding]:
     try:
         import ray
 
-        from fedray.runtime.address import check_address
-        from fedray.runtime.local_ray import other_cluster
+        from fedray.runtime.cluster import answers
     except Exception as error:
         yield Finding("Ray", "missing", named(error), "pip install --upgrade 'ray[default,tune]'")
         return
     address = os.environ.get("RAY_ADDRESS", "")
     if address in ("", "local"):
-        other = other_cluster()
-        hint = f"; a cluster answers at {other}, RAY_ADDRESS=auto uses it" if other else ""
-        yield Finding("Ray", "ok", f"{ray.__version__}; a run starts its own cluster{hint}")
-        return
-    check_address(address)
-    yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
+        yield Finding("Ray", "ok", f"{ray.__version__}; a run starts its own cluster")
+    elif address == "auto" or answers(address):
+        yield Finding("Ray", "ok", f"{ray.__version__}; a run joins RAY_ADDRESS={address}")
+    else:
+        found = f"no cluster answers at RAY_ADDRESS={address}"
+        yield Finding("Ray", "missing", found, "start it there, or unset RAY_ADDRESS")
 
 
 def folder_findings() -> Iterator[Finding]:
@@ -215,11 +214,11 @@ def _shared(folder: Path) -> Iterator[Finding]:
 
 def tracker() -> Iterator[Finding]:
     """Check MLflow, and the database or server that runs are logged to."""
-    from fedray.tracking.mlflow_store import check_installed, resolve_uri, sqlite_path, ui_command
+    from fedray.tracking.store import check_installed, resolve_uri, sqlite_path, ui_command
 
     try:
         check_installed()
-        uri = resolve_uri(results_home())
+        uri = resolve_uri()
     except FedrayError as error:
         yield Finding("MLflow", "missing", str(error), "fix this, or pass --no-track")
         return

@@ -64,9 +64,6 @@ COMMANDS: Mapping[str, CommandEntry] = MappingProxyType(
         "cost": CommandEntry(
             EXPERIMENTS, "count what a method keeps, trains and sends", "fedray.cli.cost"
         ),
-        "fit": CommandEntry(
-            EXPERIMENTS, "measure which settings are fastest on this machine", "fedray.cli.fit"
-        ),
         "report": CommandEntry(RESULTS, "compare finished runs", "fedray.cli.report"),
         "verify": CommandEntry(
             RESULTS, "repeat finished runs and compare the numbers", "fedray.cli.verify"

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,9 +38,8 @@ from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
 from fedray.storage.claim import prove_writable
 from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
-from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import Tracker, tracker_for
+from fedray.tracking.follow import tracking
 
 
 @dataclass(frozen=True)
@@ -198,17 +197,12 @@ def one_run(request: RunRequest) -> Path:
             warn_if_from_start(RunFolder(out))
         print(run_headline(experiment, request.executor), flush=True)
         say_job()
-        tracker = None if request.no_track else tracker_for(out)
-        if is_over(request):
-            confirm_finished(experiment, out, began, tracker)
-            print_summary(out, tracker, request.executor)
-            return out
-        # last, because `begin` claims the folder
-        rounds = begin(experiment, out, request.executor, began, say_line, say_next)
-        if tracker is not None and request.executor == "serial":
-            tracker.start()  # with Ray, all CPUs are busy until the first round
-        drive(experiment, out, rounds, tracker, resume_hint(out, request, experiment))
-    print_summary(out, tracker, request.executor)
+        with tracking(out, track=not request.no_track) as start_tracking:
+            if is_over(request):
+                confirm_finished(experiment, out, began)
+            else:
+                drive(request, experiment, out, began, start_tracking)
+            print_summary(out, request.executor)
     return out
 
 
@@ -243,13 +237,11 @@ def is_over(request: RunRequest) -> bool:
     return request.resume is not None and RunFolder(request.resume).is_finished
 
 
-def confirm_finished(
-    experiment: Experiment, out: Path, began: float, tracker: Tracker | None
-) -> None:
-    """Check the files of a finished run as a resume does, and send MLflow what it lacks."""
+def confirm_finished(experiment: Experiment, out: Path, began: float) -> None:
+    """Check the files of a finished run as a resume does."""
     print(f"the run in {out} has finished: nothing is left to run", flush=True)
     rounds = begin(experiment, out, "serial", began, lambda text: None, say_next)
-    for _ in follow(out, rounds, tracker):
+    for _ in follow(out, rounds):
         raise AssertionError("a finished run has no further rounds")
 
 
@@ -268,27 +260,29 @@ def warn_if_from_start(folder: RunFolder) -> None:
 
 
 def drive(
+    request: RunRequest,
     experiment: Experiment,
     out: Path,
-    rounds: Generator[Round, None, None],
-    tracker: Tracker | None,
-    resume_hint: Callable[[], str],
+    began: float,
+    start_tracking: Callable[[], None],
 ) -> None:
-    """Execute a run to its end; print and track its rounds, and record how the run ended.
+    """Execute a run to its end; print and track its rounds.
 
     Raises:
         KeyboardInterrupt: if the run is stopped; the command that resumes it has been printed.
     """
+    hint = resume_hint(out, request, experiment)
 
     def stopped(stop: KeyboardInterrupt) -> None:
-        say_stopped(stop, resume_hint())
+        say_stopped(stop, hint())
 
+    rounds = begin(experiment, out, request.executor, began, say_line, say_next)  # claims it
+    if request.executor == "serial":
+        start_tracking()  # with Ray, all CPUs are busy until the first round
+    follows = follow(out, rounds, start_tracking=start_tracking, stopped=stopped)
     try:
-        with (
-            RoundProgress(experiment.rounds) as show,
-            closing(follow(out, rounds, tracker, stopped=stopped)) as tracked,
-        ):
-            for done in tracked:
+        with RoundProgress(experiment.rounds) as show, closing(follows):
+            for done in follows:
                 show(done)
     except KeyboardInterrupt as stop:
         stopped(stop)

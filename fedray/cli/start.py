@@ -22,5 +22,5 @@ def import_while_ray_starts(*, trials: bool = False) -> None:
     importing.start()
     from fedray.runtime.cluster import connect
 
-    connect(trials=trials)
+    connect()
     importing.join()

@@ -141,7 +141,7 @@ def rerun(recorded: RecordedRun) -> tuple[Verdict, Path | None]:
 
     home = reserve(results_home() / "verify" / f"{recorded.experiment.name}-{stamp()}")
     rounds = begin(recorded.experiment, home, "serial", time.time(), lambda line: None)
-    with closing(follow(home, rounds, None)) as done:
+    with closing(follow(home, rounds)) as done:
         for round_ in done:
             if round_.round == recorded.round:
                 break

@@ -382,8 +382,7 @@ class Experiment(Frozen):
     checkpoint_every: Annotated[int, EXECUTION] = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between checkpoints; 0: only those that keep models (`keep.models`)."""
     workers: Annotated[int, RESOURCES] = Field(2, ge=1, le=10_000)
-    """Number of Ray actors that run client steps; auto: the fastest that `fedray fit` measured here
-    for rounds like these."""
+    """Number of Ray actors that run client steps; as many as clients: one actor a client."""
     cpus: Annotated[float | None, RESOURCES] = Field(None, gt=0, le=100_000)
     """CPUs that the workers of one run share; None: one per worker."""
     gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)

@@ -21,46 +21,21 @@ from fedray.core.algorithm import (
     LocalContext,
     PromptMethod,
     Requires,
-    SummingMethod,
     algorithms,
+    combines_means,
     is_tested_together,
     method,
     takes_equal_mean,
 )
-from fedray.core.client import (
-    Batch,
-    Client,
-    Samples,
-    Setting,
-    Skeleton,
-    TrainingConfig,
-)
+from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
-from fedray.core.payload import (
-    KINDS,
-    BadPayload,
-    Call,
-    Payload,
-    PayloadTypes,
-    count_of_samples,
-    like_download,
-    sent,
-)
-from fedray.core.privacy import Privacy, PrivacyMode
+from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, sent
+from fedray.core.privacy import Privacy
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.sums import (
-    Sums,
-    Total,
-    check_terms,
-    halves,
-    mean_of,
-    total_of,
-    weighed,
-    weighed_rows,
-)
+from fedray.core.sums import Sums, Total, combined_rows, doubled, mean_of, stack_trees, total_of
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.flat import Flat
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

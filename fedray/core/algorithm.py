@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
@@ -21,10 +22,10 @@ from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.sums import Total, check_terms, stack_trees, total_of
+from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
-from fedray.trees import ClientState, ServerState, StateTree
+from fedray.trees import ClientState, ServerState
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip
@@ -38,7 +39,8 @@ class Requires:
     """The requirements of a method; the experiment provides only what a method requires.
 
     Attributes:
-        text: whether the server has a text tower with the texts of the classes.
+        text: whether the server has a text tower with the texts of the classes; "plain": it encodes
+            them without prompts.
         head: whether models end in a classifier; else they end in their features.
         prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
         validation: whether clients have validation images.
@@ -48,7 +50,7 @@ class Requires:
             clipped.
     """
 
-    text: bool = False
+    text: bool | Literal["plain"] = False
     head: bool = True
     prompts: bool = False
     validation: bool = False
@@ -118,8 +120,6 @@ class Algorithm:
     """The name in the paper."""
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
-    travels: ClassVar[str] = ""
-    """The contents of the payloads, in one phrase; by default, the names of their fields."""
     requires: ClassVar[Requires] = Requires()
     down: ClassVar[Any] = None
     up: ClassVar[Any] = None
@@ -130,30 +130,18 @@ class Algorithm:
     downloads: ClassVar[PayloadTypes] = ()
     """All payload types, which follow from the declarations."""
     dense: ClassVar[bool] = False
-    """Whether the method supports dense prediction, where every pixel is a sample. Every subclass
-    must set it again (`CLAIMS`), since its additions may need one feature per image."""
-
+    """Whether the method supports dense prediction, where every pixel is a sample."""
     one_model: ClassVar[bool] = False
     """Whether a client's download, together with gifts that are the same for all clients,
-    determines the predictions of its model. A subclass that changes the predicting model must set
-    it again (`CLAIMS`)."""
-
+    determines the predictions of its model: clients are then tested in one pass. A class that
+    overrides a step on which predictions depend (`PREDICTING`) must claim it again."""
     stacks: ClassVar[bool] = False
     """Whether clients trained together (`core.stacked`) get the same numbers as clients trained
-    separately. A subclass that changes the training must set it again (`CLAIMS`)."""
-
-    equal_mean: ClassVar[Mapping[str, object] | None] = None
-    """Values of hyper-parameters with which the server step uses uploads only through their
-    unweighted mean, to which central privacy adds its noise; {}: with any values; None: never. A
-    subclass that changes the server step must set it again (`CLAIMS`)."""
+    separately, which `fedray check` compares; False for a loss that depends on values."""
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
     """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
     run can be tested again with other values (`fedray analyse retest`)."""
-
-    never_reads: ClassVar[Mapping[str, str]] = {}
-    """Further keys of an experiment that the method never reads, with verb phrases why. Users'
-    values for them are refused."""
 
     HParams: ClassVar[type[HyperParameters]] = HyperParameters
     """The typed model of the hyper-parameters, which follows from the declarations."""
@@ -161,16 +149,11 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations, and reset `CLAIMS`."""
+        """Make payload classes and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
-        for claim, steps in CLAIMS.items():
-            for base in cls.__mro__:
-                if claim in vars(base):
-                    break
-                if not steps or any(step in vars(base) for step in steps):
-                    setattr(cls, claim, vars(Algorithm)[claim])
-                    break
+        if any(step in vars(cls) for step in PREDICTING):
+            cls.one_model = vars(cls).get("one_model", False)
 
     def check(self) -> None:
         """Raise a ValueError if hyper-parameters, which alone it reads, do not fit together."""
@@ -191,27 +174,18 @@ class Algorithm:
     @final
     @classmethod
     def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        """Return the experiment's keys that this method never reads, with verb phrases why.
-
-        They follow from `requires`, the payloads, whether clients train, and `never_reads`. A key
-        may name a section.
-        """
-        keys = {key: NoEffect(reason) for key, reason in cls.never_reads.items()}
-        if cls.requires.prompts:
-            models = (f"model.{key}" for key in ("group", "feature_dim", "projector", "pretrained"))
-            keys |= dict.fromkeys(models, NoEffect("trains prompts around the CLIP of model.clip"))
-        else:
-            clip = "model.clip", "model.clip_precision"
-            keys |= dict.fromkeys(clip, NoEffect("uses no CLIP"))
-        if not cls.requires.text:
-            prompts = "writes prompts around the names of the data's classes"
-            keys["text"] = NoEffect(prompts if cls.requires.prompts else "reads no texts")
-        public = experiment.data.public
-        if not cls.requires.public and public.name != "none":  # `share` takes images from clients
-            key = "data.public" if public.name == "source" else "data.public.labelled"
-            keys[key] = NoEffect("reads no public images")
-        if not cls.uploads:
-            keys["wire.up_bits"] = NoEffect("uploads nothing")
+        """Return the experiment's keys or sections that this method never reads, and why."""
+        needs, public = cls.requires, experiment.data.public.name
+        texts = "writes prompts around the names of the data's classes"
+        fixed = (
+            (needs.prompts, MODEL_KEYS, "trains prompts around the CLIP of model.clip"),
+            (not needs.prompts, ("model.clip", "model.clip_precision"), "uses no CLIP"),
+            (not needs.text, ("text",), texts if needs.prompts else "reads no texts"),
+            (needs.text == "plain", ("text.precision",), "reads texts without prompts"),
+            (not needs.public, PUBLIC_KEYS.get(public, ()), "reads no public images"),
+            (not cls.uploads, ("wire.up_bits",), "uploads nothing"),
+        )
+        keys = {key: NoEffect(reason) for holds, of, reason in fixed if holds for key in of}
         if cls.client_update is Algorithm.client_update:
             keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
         return keys
@@ -237,8 +211,11 @@ class Algorithm:
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run downlink, client step and server step of a round; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
-        uplinks = exchange.call("client_update", down)
-        return {**state, **self.server_update(state, uplinks, exchange.server)}
+        if type(self).server_update is not Algorithm.server_update:
+            uplinks = exchange.call("client_update", down)
+            return {**state, **self.server_update(state, uplinks, exchange.server)}
+        total = exchange.total("client_update", down)
+        return {**state, **self.server_step(state, total, exchange.server)} if total else state
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Return the download of each client; by default, the state's entries of the same names.
@@ -248,9 +225,27 @@ class Algorithm:
         down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
         return dict.fromkeys(clients, down)
 
+    @final
+    def weight(self, upload: Any) -> float:
+        """Return the weight of an upload with `samples` in every mean: n_k, or 1 if uniform."""
+        return 1.0 if getattr(self.hp, "weights", "") == "uniform" else float(upload.samples)
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """Return the server's next state from what `up` combines of at least one upload.
+
+        By default, the means, under the names of their fields.
+        """
+        means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
+
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state from the uploads, which are sorted by client id."""
-        return state
+        """Return the server's next state from the single uploads, which are sorted by client id.
+
+        By default the workers add up the uploads of their clients, as `up` declares, and the server
+        takes `server_step`. A class that overrides this method receives all uploads.
+        """
+        total = total_of(uplinks, partial(combined_rows, self))
+        return self.server_step(state, total, server) if total else state
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -278,10 +273,16 @@ class Algorithm:
         return output.logits
 
 
+def combines_means(method: type[Algorithm]) -> bool:
+    """Return True if the server uses uploads only through means and sums (`combine`)."""
+    takes_sums = method.round is Algorithm.round and method.uploads == (method.up,)
+    takes_sums = takes_sums and method.server_update is Algorithm.server_update
+    return takes_sums and not any(callable(one.combine) for one in method.up.declared.values())
+
+
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
-    """Return True if the server step uses uploads only through their unweighted mean."""
-    needed, given = method.equal_mean, hparams.model_dump()
-    return needed is not None and all(given[name] == value for name, value in needed.items())
+    """Return True if the server uses uploads only through means with equal weights, and sums."""
+    return combines_means(method) and getattr(hparams, "weights", "") == "uniform"
 
 
 def is_tested_together(method: Algorithm) -> bool:
@@ -293,6 +294,8 @@ def is_tested_together(method: Algorithm) -> bool:
     return method.one_model and type(method).give is Algorithm.give
 
 
+PREDICTING = ("downlink", "shared", "personal", "init_client", "begin", "predict")
+"""Steps on which the predictions of a client's model depend."""
 TRAINING_KEYS = (
     "local_epochs",
     "lr",
@@ -304,56 +307,17 @@ TRAINING_KEYS = (
     "data.augment",
 )
 """Keys that only clients that train read."""
-
-CLAIMS: Mapping[str, tuple[str, ...]] = {
-    "dense": (),
-    "stacks": ("begin", "client_update", "loss", "train"),
-    "equal_mean": ("round", "server_update", "weight", "summand", "server_step"),
-    "one_model": ("downlink", "shared", "personal", "init_client", "begin", "predict"),
-}
-"""Claims that a method makes about itself, each with the methods on which it depends. A subclass
-that overrides one of these methods must make the claim again; if none is listed, every subclass
-must."""
-
-
-class SummingMethod(Algorithm):
-    """A method whose server step uses only sums over uploads (`core.sums`).
-
-    Workers add up the uploads of their clients, so that the server receives a few sums. A subclass
-    that overrides `server_update` receives the single uploads.
-    """
-
-    def summand(self, upload: Any) -> StateTree:
-        """Return the terms that one upload adds to each sum; see `weighed`."""
-        raise NotImplementedError(f"{self.name} must define summand(upload)")
-
-    def summands(self, uploads: Sequence[Any]) -> StateTree:
-        """Return the `summand` of several uploads, whose tensors are rows of the result."""
-        return stack_trees([check_terms(self.summand(upload), upload) for upload in uploads])
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Return the server's next state from the sums over at least one upload."""
-        raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
-
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run downlink, client step and server step of a round; return the server's next state."""
-        if type(self).server_update is not SummingMethod.server_update:
-            return super().round(state, exchange)
-        down = self.downlink(state, exchange.participants, exchange.server)
-        total = exchange.total("client_update", down)
-        return {**state, **self.server_step(state, total, exchange.server)} if total else state
-
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state, or the same state if there are no uploads."""
-        if not uplinks:
-            return state
-        return self.server_step(state, total_of(self.summand, uplinks), server)
+MODEL_KEYS = ("model.group", "model.feature_dim", "model.projector", "model.pretrained")
+"""Keys of networks that are not around a CLIP."""
+PUBLIC_KEYS = {"source": ("data.public",), "share": ("data.public.labelled",)}
+"""Keys of public images; with `share`, these are taken from the clients."""
 
 
 class PromptMethod(Algorithm):
     """A method whose models are prompts around a frozen CLIP."""
 
     requires = Requires(prompts=True, head=False)
+    dense = False
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""

@@ -9,7 +9,7 @@ import cmath
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from fedray.core.payload import (
 )
 from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
-from fedray.trees import ALIGNMENT, aligned
+from fedray.trees import ALIGNMENT, aligned, describe_tensor, leaves
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 
@@ -57,10 +57,8 @@ class Gate:
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
-        self._check_type(payload, "downloads")
-        payload.check_numbers()
-        size = self._size(payload, None, payload.form(), 32)
-        return _finite_on_cpu([payload])[0], size
+        [passed], [size] = self._checked([payload], [None], self.downloads, 32)
+        return passed, size
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload, as `up_together` does."""
@@ -76,32 +74,37 @@ class Gate:
             calls: the clients' calls that returned them.
 
         Raises:
-            BadPayload: if an upload does not fit its declaration or its call, or is not finite,
+            BadPayload: if an upload does not fit its declaration or its download, or is not finite,
                 without saying whose it is.
         """
-        sizes: list[Traffic] = []
-        down, sent = object(), object()  # the last download, and its form
-        for payload, call in zip(payloads, calls, strict=True):
-            if type(payload) not in (self.uploads or ()):
-                self._check_type(payload, "uploads")
-            if call.down is not down:
-                down, sent = call.down, call.down and call.down.form()
-            payload.check_numbers()
-            sizes.append(self._size(payload, down, (payload.form(), sent), self.up_bits))
-        payloads = _finite_on_cpu(payloads)
-        for payload, call in zip(payloads, calls, strict=True):
-            payload.check(call)
+        downs = [call.down for call in calls]
+        payloads, sizes = self._checked(payloads, downs, self.uploads, self.up_bits)
         if self.privacy is not None or self.up_bits < 32:
             payloads = [*map(self._transformed, payloads, calls)]
         return [*zip(payloads, sizes, strict=True)]
 
-    def _size(self, payload: Payload, down: Any, form: object, bits: int) -> Traffic:
-        """Return the size of a payload; check its form, and that of the download, once for all."""
-        if form not in self._sizes:
-            payload.check_fields(self.axes)
-            _check_like(payload, down)
-            self._sizes[form] = _count_traffic([*payload.items(self.statistics)], bits)
-        return self._sizes[form]
+    def _checked(
+        self,
+        payloads: Sequence[Payload],
+        downs: Sequence[Payload | None],
+        types: PayloadTypes | None,
+        bits: int,
+    ) -> tuple[Sequence[Payload], list[Traffic]]:
+        """Return payloads on the CPU, and their sizes; check each form once for all."""
+        sizes: list[Traffic] = []
+        last, sent = object(), None  # the last download, and its form
+        for payload, down in zip(payloads, downs, strict=True):
+            if type(payload) not in (types or ()):
+                _check_type(payload, types)
+            if down is not last:
+                last, sent = down, down and down.form()
+            form = payload.form(), sent, bits
+            if form not in self._sizes:
+                payload.check_fields(self.axes)
+                _check_like(payload, down)
+                self._sizes[form] = _count_traffic([*payload.items(self.statistics)], bits)
+            sizes.append(self._sizes[form])
+        return _finite_on_cpu(payloads), sizes
 
     def _transformed(self, payload: Payload, call: Call) -> Payload:
         """Return an upload clipped, noised and quantised."""
@@ -118,23 +121,31 @@ class Gate:
 
         return payload.map(quantised, self.statistics)
 
-    def _check_type(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
-        types, kind = getattr(self, direction), type(payload)
-        if not isinstance(payload, Payload) or (types is not None and kind not in types):
-            expected = " or ".join(allowed.__qualname__ for allowed in types or (Payload,))
-            raise BadPayload(f"{kind.__qualname__} cannot travel, expected {expected}")
+
+def _check_type(payload: Any, types: PayloadTypes | None) -> None:
+    if types is not None or not isinstance(payload, Payload):
+        expected = " or ".join(allowed.__qualname__ for allowed in types or (Payload,))
+        raise BadPayload(f"{type(payload).__qualname__} cannot travel, expected {expected}")
 
 
-def _check_like(payload: Payload, down: Any) -> None:
-    """Check that fields declared alike in the download have equal names, shapes and dtypes.
-
-    Fields are declared alike if their names, types and axes agree. Plain numbers are not compared.
-    """
-    sent = down.declared if isinstance(down, Payload) else {}
-    forms = {(name, other.number, other.axes) for name, other in sent.items()}
+def _check_like(payload: Payload, down: Payload | None) -> None:
+    """Check that fields of the same name and axes in the download have equal names and forms."""
+    sent = {} if down is None else down.declared
     for name, own in payload.declared.items():
-        if not own.number and (name, own.number, own.axes) in forms:
-            payload.require_like(name, getattr(down, name))
+        other = sent.get(name)
+        if other is None or own.number or other.number or other.axes != own.axes:
+            continue
+        place = f"{type(payload).__qualname__}.{name}"
+        found, expected = (
+            {".".join(path): describe_tensor(leaf) for path, leaf in leaves({place: tree})}
+            for tree in (getattr(payload, name), getattr(down, name))
+        )
+        for where in sorted(found.keys() ^ expected.keys())[:1]:
+            lacks = f"{place} lacks '{where.removeprefix(place)[1:]}'"
+            raise BadPayload(lacks if where in expected else f"{where} is not expected")
+        for where, form in found.items():
+            if form != expected[where]:
+                raise BadPayload(f"{where} is {form}, expected {expected[where]}")
 
 
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
@@ -153,11 +164,12 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
         blocks = [block for payload in payloads for block in payload.blocks()]
     # if their sum is finite, so are all numbers; that is 30 times faster than testing each number
     sums = [b.sum().item() for b in blocks if b.dtype.is_floating_point or b.dtype.is_complex]
+    sums += [getattr(payload, name) for payload in payloads for name in payload.float_fields]
     if all(map(cmath.isfinite, sums)):
         return payloads
     for payload in payloads:
-        for item in payload.tensors():
-            if not bool(torch.isfinite(item.value).all()):
+        for item in payload.items():
+            if not bool(torch.isfinite(torch.as_tensor(item.value)).all()):
                 place = f"{type(payload).__qualname__}.{item.place}"
                 raise NotFinitePayload(f"{place} holds a NaN or an infinity")
     return payloads

@@ -14,9 +14,9 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,20 +28,19 @@ from fedray.core.payload import (
     NotFinitePayload,
     Payload,
 )
-from fedray.core.sums import total_of
+from fedray.core.sums import doubled, total_of
 from fedray.flat import map_blocks
 from fedray.streams import Streams
 from fedray.trees import StateTree
-
-PrivacyMode: TypeAlias = Literal["central", "local"]
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""
 
 
-def is_covered(kind: Kind, tensor: Tensor) -> bool:
+def is_covered(kind: Kind, value: Any) -> bool:
     """Return True for a floating-point tensor whose kind is not exempt."""
-    return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0
+    is_exempt = kind in EXEMPT_KINDS or not isinstance(value, Tensor)
+    return not is_exempt and value.is_floating_point() and value.numel() > 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Privacy:
         statistics: names of the models' buffers, which are sent unchanged.
     """
 
-    mode: PrivacyMode
+    mode: Literal["central", "local"]
     clip_norm: float
     noise_multiplier: float
     seed: int = 0
@@ -67,7 +66,7 @@ class Privacy:
 
     def covers(self, upload: Payload) -> bool:
         """Return True if any tensor of an upload is clipped and noised."""
-        return any(is_covered(kind, value) for _, kind, _, value in upload.tensors(self.statistics))
+        return any(is_covered(kind, value) for _, kind, _, value in upload.items(self.statistics))
 
     def protect(
         self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
@@ -87,11 +86,11 @@ class Privacy:
             BadPayload: if a tensor is complex.
             NotFinitePayload: if the update's norm overflows.
         """
-        sent = () if down is None else down.tensors(self.statistics)
+        sent = () if down is None else down.items(self.statistics)
         origins = {(place, kind, axes): value for place, kind, axes, value in sent}
         starts, updates = [], []
-        for place, kind, axes, value in upload.tensors(self.statistics):
-            if value.is_complex() and kind not in EXEMPT_KINDS:
+        for place, kind, axes, value in upload.items(self.statistics):
+            if isinstance(value, Tensor) and value.is_complex() and kind not in EXEMPT_KINDS:
                 raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
             if is_covered(kind, value):
                 starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))
@@ -119,7 +118,13 @@ class Privacy:
         """
         if self.mode == "local":
             return uploads
-        sums, kind = total_of(_terms_of, uploads), type(next(iter(uploads.values())))
+        kind = type(next(iter(uploads.values())))
+
+        def terms(of: Sequence[Payload]) -> StateTree:
+            declared = kind.declared.items()
+            return {name: doubled([getattr(u, name) for u in of], name, f) for name, f in declared}
+
+        sums = total_of(uploads, terms)
         fields = [_mean_of_field(f, sums[name], len(sums)) for name, f in kind.declared.items()]
         mean = self._noisy(kind(*fields), step, round_, count=len(sums))
         return dict.fromkeys(uploads, mean)
@@ -147,17 +152,6 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     """Return the L2 norm of all tensors as one vector, in double precision."""
     norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
     return float(torch.stack(norms).norm()) if norms else 0.0
-
-
-def _terms_of(upload: Payload) -> StateTree:
-    """Return the fields of an upload as terms of a sum."""
-    fields: dict[str, Any] = map_blocks(_doubled, vars(upload))
-    numbers = [name for name in fields if name not in upload.tensor_fields]
-    return fields | {n: torch.tensor(float(fields[n])).double() for n in numbers}
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _mean_of_field(field: Declared, total: Any, count: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -32,7 +31,7 @@ class ScheduleParams(Frozen):
         return {} if self.warmup_rounds else {"warmup_lr": none}
 
 
-class Schedule(Configurable, ABC):
+class Schedule(Configurable):
     """A learning rate for each round; round 1 is the first."""
 
     Params: ClassVar[type[Frozen]] = ScheduleParams
@@ -41,7 +40,7 @@ class Schedule(Configurable, ABC):
     @property
     def changes(self) -> bool:
         """True if rounds may have different learning rates."""
-        return True
+        return self.params.warmup_rounds > 0 or type(self).rate is not Schedule.rate
 
     def __call__(self, lr: float, round_: int, rounds: int) -> float:
         """Return the learning rate of round `round_`, from 1, of `rounds` (T)."""
@@ -51,15 +50,15 @@ class Schedule(Configurable, ABC):
             return start + (lr - start) * done / warmup
         return self.rate(lr, done - warmup, rounds - warmup)
 
-    @abstractmethod
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return the learning rate after the warm-up.
+        """Return the learning rate after the warm-up; by default `lr`.
 
         Args:
             lr: the key `lr`.
             done: completed rounds since the warm-up, from 0.
             rounds: rounds after the warm-up.
         """
+        return lr
 
 
 schedules: Registry[type[Schedule]] = Registry("learning rate schedule", "fedray.core.schedules")
@@ -70,15 +69,6 @@ class Constant(Schedule):
     """The same learning rate in every round after the warm-up."""
 
     name = "constant"
-
-    @property
-    def changes(self) -> bool:
-        """True with a warm-up."""
-        return self.params.warmup_rounds > 0
-
-    def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return `lr`."""
-        return lr
 
 
 class StepParams(ScheduleParams):

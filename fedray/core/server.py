@@ -144,7 +144,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def total(self, step: str, down: Downlinks) -> Total:
-        """Call clients as `call` does, and return the sums of their uploads (`SummingMethod`)."""
+        """Call clients as `call` does, and return the sums of their uploads, as these declare."""
 
     def give(
         self,

@@ -5,8 +5,8 @@ together: `torch.vmap` over the method's loss, and the experiment's optimiser on
 parameters. Each client draws the same batches as when trained separately. Clients with batches of
 equal size compute them together; clients without such a batch wait.
 
-Rounding depends on which clients are computed together. `stacks_of` therefore divides the clients
-of an exchange by their sorted ids and N alone.
+Rounding depends on which clients are computed together. `sums.subtrees` therefore divides
+the clients of an exchange by their sorted ids and N alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, TrainingConfig
 from fedray.core.optimizers import ON_THE_CPU, SGD
-from fedray.core.sums import halves, stack_trees
+from fedray.core.sums import stack_trees
 from fedray.core.training import (
     LocalTraining,
     Trained,
@@ -50,31 +50,16 @@ from fedray.trees import leaves, map_tensors
 CPU = torch.device("cpu")
 
 
-def stacks_of(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
-    """Divide clients into the largest subtrees of `core.sums` with at most `limit` clients.
-
-    Args:
-        clients: sorted ids of all clients of an exchange, or of a subtree at least as large as a
-            stack.
-        limit: N.
-    """
-    if len(clients) > limit:
-        for half in halves(clients):
-            yield from stacks_of(half, limit)
-    elif clients:
-        yield clients
-
-
 def refusal(method: type[Algorithm]) -> str:
     """Return the reason why a method's clients cannot be stacked; "" if they can."""
-    if method.stacks:
-        return ""
     if not issubclass(method, LocalTraining) or (
         method.client_update is not LocalTraining.client_update
     ):
         return "it has its own client step"
     if method.train is not LocalTraining.train:
         return "it has its own training loop"
+    if method.stacks:
+        return ""
     return "its loss depends on values (control flow, shapes), or has not been compared"
 
 

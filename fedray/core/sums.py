@@ -8,19 +8,20 @@ among workers. Pairwise addition also loses less precision than sequential addit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedray.core.payload import Payload
+from fedray.core.payload import Declared
 from fedray.flat import Flat
-from fedray.trees import StateTree, Tensors, is_tree, leaves
+from fedray.trees import StateTree, is_tree
 
-Summand: TypeAlias = Callable[[Any], StateTree]
-"""Returns the terms that an upload adds to each sum."""
+U = TypeVar("U")
+TOGETHER = 4
+"""Most uploads that the server stacks at a time, which may be large models."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Total:
 
     Attributes:
         clients: ids of the clients that uploaded, sorted.
-        sums: the sums by the names in the summands; counters of a model, which are integers, take
-            the maximum. {} if no client uploaded.
+        sums: the sums by the names of the fields that have one (`combine`), and "weight", the sum
+            of the clients' weights; {} if no client uploaded.
     """
 
     clients: tuple[int, ...] = ()
@@ -44,23 +45,20 @@ class Total:
         return len(self.clients)
 
 
-def total_of(summand: Summand, uploads: Mapping[int, Any]) -> Total:
+def total_of(uploads: Mapping[int, U], terms: Callable[[Sequence[U]], StateTree]) -> Total:
     """Return the sums over uploads.
 
     Args:
-        summand: returns the terms that an upload adds, a nested mapping of tensors.
         uploads: uploads by client id.
+        terms: returns what several uploads add to each sum, a row each.
 
     Raises:
         ValueError: if the terms do not have the same names and shapes.
-        TypeError: if a term of a payload has no sum.
+        TypeError: if a term has no sum.
     """
     sums = Sums(len(uploads))
-    for client in sorted(uploads):
-        terms = summand(uploads[client])
-        if isinstance(uploads[client], Payload):
-            check_terms(terms, uploads[client])
-        sums.add(Total((client,), terms))
+    for clients in subtrees(sorted(uploads), TOGETHER):
+        sums.add_rows(clients, terms([uploads[client] for client in clients]))
     return sums.total
 
 
@@ -100,7 +98,7 @@ class Sums:
 
         Args:
             clients: their ids, sorted.
-            rows: their terms, a row each, as `stack_trees` returns them.
+            rows: their terms, a row each.
         """
         sums = _combined(lambda same: _sum_of_rows(*same), [rows])
         self.add(Total(tuple(clients), sums), len(clients))
@@ -118,33 +116,82 @@ class Sums:
         return Total(first.clients + second.clients, _combined(_add, [first.sums, second.sums]))
 
 
-def check_terms(terms: StateTree, upload: Any) -> StateTree:
-    """Return the terms of an upload; raise a TypeError for one that has no sum.
+def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the two halves of at least two clients."""
+    middle = len(clients) // 2
+    return clients[:middle], clients[middle:]
 
-    A term is a tensor of floating-point numbers, or a counter: an integer or boolean tensor of the
-    upload in a mapping that is declared to hold a model's counters.
+
+def subtrees(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
+    """Divide sorted clients into the largest subtrees of the additions with at most `limit`.
+
+    The clients are all of an exchange, or those of a subtree at least as large as the limit.
     """
-    for path, term in leaves({n: t for n, t in terms.items() if not _is_floating(t)}):
-        if not (_is_floating(term) or _is_counter(term, upload)):
-            kind = term.dtype if isinstance(term, Tensor) else f"a {type(term).__name__}"
-            raise TypeError(
-                f"summand returned {kind} as '{'.'.join(path)}', expected a tensor of "
-                "floating-point numbers (of integers, only counters of a model have a sum)"
-            )
-    return terms
+    if len(clients) > limit:
+        for half in halves(clients):
+            yield from subtrees(half, limit)
+    elif clients:
+        yield clients
 
 
-def _is_floating(term: Any) -> bool:
-    blocks = term.vectors if type(term) is Flat else (term,)
-    return all([isinstance(b, Tensor) and b.is_floating_point() for b in blocks])  # noqa: C419
+# --- what uploads add ----------------------------------------------------------------------------
 
 
-def _is_counter(term: Any, upload: Any) -> bool:
-    declared = upload.declared.items() if isinstance(upload, Payload) else ()
-    fields = {name: getattr(upload, name) for name, field in declared if field.counters}
-    counters = [value for path, value in leaves(fields) if len(path) > 1]
-    addresses = [counter.data_ptr() for counter in counters]
-    return isinstance(term, Tensor) and term.data_ptr() in addresses
+def combined_rows(method: Any, uploads: Sequence[Any]) -> StateTree:
+    """Return what uploads of one type add to each sum, a row each, as their fields declare.
+
+    Uploads without a field `samples` have the weight 1.
+
+    Raises:
+        TypeError: if a field has no sum.
+    """
+    fields, weights = type(uploads[0]).declared, torch.ones(len(uploads), dtype=torch.double)
+    if "samples" in fields:
+        weights = torch.tensor([*map(method.weight, uploads)], dtype=torch.double)
+    rows: dict[str, Any] = {"weight": weights}
+    for name, declared in fields.items():
+        how = declared.combine
+        if callable(how):
+            rows[name] = doubled([how(method, upload) for upload in uploads], name)
+        elif how:
+            factors = weights if how == "mean" else None
+            rows[name] = doubled([getattr(u, name) for u in uploads], name, declared, factors)
+    return rows
+
+
+def doubled(
+    values: Sequence[Any],
+    name: str,
+    declared: Declared | None = None,
+    factors: Tensor | None = None,
+) -> Any:
+    """Return values as rows in double precision, times factors if there are any.
+
+    Double precision keeps sums exact to the last digit of a float32. Counters stay integers; their
+    sum is the maximum.
+
+    Args:
+        values: a tensor or a tree of tensors of each client; or numbers, as declared.
+        name: the name of the field.
+        declared: the field's declaration, unless a function made the values.
+        factors: a factor of each client.
+    """
+
+    def stacked(same: Sequence[Tensor]) -> Tensor:
+        rows = torch.stack([*same])
+        if rows.is_floating_point():
+            rows = rows.double()
+            return rows if factors is None else rows.mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
+        if declared is not None and declared.counters and not declared.axes:
+            return rows
+        raise TypeError(
+            f"'{name}' has no sum: combine adds {rows.dtype}, expected floating-point numbers (of "
+            "integers, only counters of a model are combined)"
+        )
+
+    if declared is not None and declared.number:
+        values = torch.tensor(values, dtype=torch.double).unbind()
+    return _combined(stacked, values)
 
 
 def stack_trees(trees: Sequence[StateTree]) -> StateTree:
@@ -154,29 +201,51 @@ def stack_trees(trees: Sequence[StateTree]) -> StateTree:
         ValueError: if the trees do not have the same names.
         RuntimeError: if they do not have the same shapes.
     """
-    return _combined(torch.stack, trees)
+    stacked: StateTree = _combined(torch.stack, trees)
+    return stacked
 
 
-def _combined(function: Callable[[Any], Tensor], trees: Sequence[StateTree]) -> StateTree:
+def mean_of(sums: Any, weight: float | Tensor, like: Any) -> Any:
+    """Return the mean, sums of weighed tensors divided by the sum of weights.
+
+    Args:
+        sums: the sum of each name, or of one tensor; integers, which are counters, are not divided.
+        weight: sum_k p_k.
+        like: a tensor or tensors that determine the order and the dtypes of the result.
+    """
+
+    def mean(pair: Sequence[Tensor]) -> Tensor:
+        tensor, total = pair
+        return (total / weight).to(tensor.dtype) if tensor.is_floating_point() else total
+
+    if is_tree(sums) and sums.keys() != like.keys():
+        like = {name: tensor for name, tensor in like.items() if name in sums}
+        sums = {name: sums[name] for name in like}
+    return _combined(mean, [like, sums])
+
+
+# --- operations on rows --------------------------------------------------------------------------
+
+
+def _combined(function: Callable[[Any], Tensor], trees: Sequence[Any]) -> Any:
     """Return a tree with the results of a function of the tensors in the same place of all trees.
 
     The function gets whole vectors if all are of one layout.
     """
     first = trees[0]
-    if not any(trees):
-        return {}
+    if not is_tree(first):
+        return function(trees)
     if type(first) is Flat:
         flats = [t.vectors for t in trees if type(t) is Flat and t.layout is first.layout]
         if len(flats) == len(trees):
             return Flat(first.layout, [*map(function, zip(*flats, strict=True))])
+    if not any(trees):
+        return {}
     for other in trees[1:]:
-        for name in sorted(first.keys() ^ other.keys())[:1]:
+        if first.keys() != other.keys():
+            name = min(first.keys() ^ other.keys())
             raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
-    results: dict[str, Any] = {}
-    for name, value in first.items():
-        values = [tree[name] for tree in trees]
-        results[name] = _combined(function, values) if is_tree(value) else function(values)
-    return results
+    return {name: _combined(function, [tree[name] for tree in trees]) for name in first}
 
 
 def _add(pair: Sequence[Tensor]) -> Tensor:
@@ -205,58 +274,3 @@ def _pairwise(rows: Tensor, axis: int) -> Tensor:
     halved = rows.reshape(*rows.shape[:axis], 2, half, *rows.shape[axis + 1 :])
     first, second = _pairwise(halved, axis + 1).unbind(axis)
     return first + second
-
-
-def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the two halves of at least two clients."""
-    middle = len(clients) // 2
-    return clients[:middle], clients[middle:]
-
-
-def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
-    """Return p_k w_k in double precision, so that sums are exact to the last digit of a float32.
-
-    Integer tensors, which are counters, are returned unchanged; their sum is the maximum.
-    """
-    return {
-        name: tensor.to(torch.double, copy=True).mul_(weight)
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def weighed_rows(
-    tensors: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
-) -> Mapping[str, Tensor]:
-    """Return `weighed` of several clients, whose tensors are rows of the result."""
-    factors = torch.tensor(weights, dtype=torch.double)
-
-    def weigh(same: list[Tensor]) -> Tensor:
-        rows = torch.stack(same)
-        if not rows.is_floating_point():
-            return rows
-        return rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
-
-    return _combined(weigh, tensors)
-
-
-def mean_of(
-    sums: Mapping[str, Tensor], weight: float | Tensor, like: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
-    """Return the mean, sums of `weighed` tensors divided by the sum of weights.
-
-    Args:
-        sums: the sum of each name; integer tensors, which are counters, are not divided.
-        weight: sum_k p_k.
-        like: tensors that determine the order and the dtypes of the result.
-    """
-
-    def mean(pair: Sequence[Tensor]) -> Tensor:
-        tensor, total = pair
-        return (total / weight).to(tensor.dtype) if tensor.is_floating_point() else total
-
-    if sums.keys() != like.keys():
-        like = {name: tensor for name, tensor in like.items() if name in sums}
-        sums = {name: sums[name] for name in like}
-    return _combined(mean, [like, sums])

@@ -17,8 +17,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from fedray.core import PrivacyMode
-
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64, 96, 128)
 """Rényi orders to try. Each gives a valid bound, and the smallest bound is used."""
 
@@ -45,7 +43,7 @@ class Accountant:
         delta: the delta at which epsilon is reported.
     """
 
-    def __init__(self, mode: PrivacyMode, noise_multiplier: float, delta: float) -> None:
+    def __init__(self, mode: str, noise_multiplier: float, delta: float) -> None:
         self.mode = mode
         self.sigma = noise_multiplier
         self.delta = delta

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
+import socket
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,20 +15,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.command import signals_deferred
-from fedray.errors import FedrayError, UserError
+from fedray.errors import UserError
 from fedray.processors import allowed_cpus
-from fedray.runtime.address import check_address
-from fedray.runtime.local_ray import (
-    OPEN,
-    few_processes,
-    guard_token,
-    is_loopback,
-    keep_loopback,
-    other_cluster,
-    private_folder,
-    quiet_about_tokens,
-    shorten_notices,
-)
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -41,81 +25,55 @@ QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
     "RAY_enable_metrics_collection": "0",  # it opens a port that needs no token
 }
-
-IN_A_TRIAL = ("fedray.studies.tune", "fedray.runtime.server")
-"""Modules that idle processes of a local Ray import early; a single run needs the last alone."""
-FEW_CPUS = 8
-"""With at most this many CPUs, Ray's idle processes (one per CPU) import what steps need."""
+ANSWER_SECONDS = 4.0
 
 
-def connect(
-    num_cpus: int | None = None, num_gpus: int | None = None, *, trials: bool = False
-) -> list[dict[str, float]]:
+def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
     """Connect to the cluster at $RAY_ADDRESS, or start a local Ray; return each node's resources.
 
-    A running cluster that RAY_ADDRESS does not name is reported but never joined. A local Ray
-    listens on the loopback address only and requires a token, unless RAY_AUTH_MODE disables it.
+    A running cluster that RAY_ADDRESS does not name is never joined.
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
         num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
-        trials: whether a study's runs follow, most of which need one process each; idle processes
-            of a local Ray then import Ray Tune, too.
 
     Raises:
-        UserError: if $RAY_ADDRESS is set and no cluster can be joined there, or if the token or
-            folder of a local Ray cannot be protected from other users.
-        FedrayError: if a local Ray does not start.
+        UserError: if no cluster can be joined at $RAY_ADDRESS, or a local Ray does not start.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
-    shorten_notices()
     if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS", "")
-        if not address and (cluster := other_cluster()) is not None:
-            print(f"a Ray cluster runs at {cluster}; set RAY_ADDRESS=auto to use it")
-        if address in ("", "local"):
-            _start(num_cpus, num_gpus, trials=trials)
-        else:
-            _join(address)
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        options: dict[str, Any] = {"address": address}
+        if address == "local":
+            options |= {
+                "num_cpus": num_cpus or allowed_cpus(),  # Ray does not see an affinity
+                "num_gpus": _other_gpus() if num_gpus is None else num_gpus,
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+        elif address != "auto" and not answers(address):
+            raise UserError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it there")
+        try:
+            with signals_deferred():
+                ray.init(**options, logging_level=logging.ERROR)
+        except Exception as error:  # Ray has no error class for a failed start
+            cause = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UserError(
+                f"Ray cannot be used at RAY_ADDRESS={address} ({cause}); a single experiment runs "
+                "without it: --executor serial"
+            ) from error
     return nodes()
 
 
-def _start(num_cpus: int | None, num_gpus: int | None, *, trials: bool) -> None:
-    """Start a local Ray for this process; see `connect`."""
-    num_gpus = _other_gpus() if num_gpus is None else num_gpus
-    guard_token()
-    folder = private_folder()
-    num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
-    idle = num_cpus
-    if allowed_cpus() <= FEW_CPUS:
-        os.environ["FEDRAY_PRELOAD"] = ",".join(IN_A_TRIAL if trials else IN_A_TRIAL[-1:])
-        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.preload")
-        idle += 0 if trials else 1  # a run's server
-        os.environ.setdefault("RAY_num_workers_soft_limit", str(idle))  # else Ray ends one again
-    atexit.register(ray.shutdown)  # before Ray's own handler, which sleeps first
+def answers(address: str) -> bool:
+    """Return True if a process listens at HOST:PORT; Ray itself may wait 14 minutes for one."""
+    host, _, port = address.rpartition(":")
     try:
-        with signals_deferred(), keep_loopback(), few_processes(idle), quiet_about_tokens():
-            start = partial(
-                ray.init,
-                address="local",  # otherwise Ray joins the last one started here, alive or not
-                num_cpus=num_cpus,
-                num_gpus=num_gpus,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-                _temp_dir=str(folder / "r"),
-            )
-            _call_in_lasting_thread(start)
-    except Exception as error:  # Ray has no error class for a failed start
-        cause = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise FedrayError(
-            f"Ray cannot start on this machine ({cause}); try again when it is less busy, or run a "
-            "single experiment without Ray: --executor serial"
-        ) from error
-    if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
-        print("warning: this Ray can be reached from the network", file=sys.stderr)
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def _other_gpus() -> int | None:
@@ -128,43 +86,6 @@ def _other_gpus() -> int | None:
     from fedray.runtime.devices import accelerator, count
 
     return count() if accelerator() in ("xpu", "mps") else None
-
-
-def _call_in_lasting_thread(function: Callable[[], object]) -> None:
-    """Call a function in a thread that lasts as long as the process.
-
-    The kernel ends the processes of a local Ray with the thread that started them, such as a thread
-    of a pool in which a study runs.
-    """
-    if threading.current_thread() is threading.main_thread():
-        function()
-        return
-    called: Future[object] = Future()
-
-    def call() -> None:
-        try:
-            called.set_result(function())
-        except BaseException as error:
-            called.set_exception(error)
-        threading.Event().wait()
-
-    threading.Thread(target=call, name="local Ray", daemon=True).start()
-    called.result()
-
-
-def _join(address: str) -> None:
-    """Join the cluster at $RAY_ADDRESS; see `connect`."""
-    at = check_address(address)
-    try:
-        loopback = keep_loopback() if is_loopback(at) else nullcontext()
-        with signals_deferred(), loopback, quiet_about_tokens():
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        cause = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"Ray cannot join the cluster at RAY_ADDRESS={address} ({cause}); see ray status on "
-            "its machine, or unset RAY_ADDRESS to use this one"
-        ) from None
 
 
 def nodes() -> list[dict[str, float]]:

@@ -25,6 +25,7 @@ from torch.nn import Module
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
+from fedray.core.stacked import refusal
 from fedray.errors import Failure, FedrayError, UserError, one_line
 from fedray.federation import Federation
 from fedray.models import Classifier, saved_buffers
@@ -42,6 +43,7 @@ from fedray.runtime.session import Session
 from fedray.runtime.traces import (
     CPU,
     MakeExecutor,
+    OneByOne,
     Reversed,
     Trace,
     Violation,
@@ -198,7 +200,7 @@ class Watch:
                 def watched(client: core.Client, state: core.ClientState, down: Any) -> Any:
                     arguments = {"state": {"model": state.model, "memory": state.memory}}
                     if down is not None:
-                        arguments["download"] = {item.place: item.value for item in down.tensors()}
+                        arguments["download"] = {n: getattr(down, n) for n in down.tensor_fields}
                     where = f"client {client.id}, round {client.round}, step {name}"
                     with watch.step(where, assembly.algorithm, arguments):
                         done = step(client, state, down)
@@ -344,8 +346,8 @@ def check_state_entries(subject: Subject) -> None:
     """
     expected, assembly = subject.first, Assembly(subject.experiment)
     kind: Any = type(assembly.algorithm)
-    is_summing = getattr(kind, "server_update", None) is core.SummingMethod.server_update
-    step = "server_step" if is_summing else "server_update"
+    takes_sums = kind.server_update is core.Algorithm.server_update
+    step = "server_step" if takes_sums else "server_update"
 
     def init_server(self: core.Algorithm, server: core.Server) -> core.ServerState:
         return {**kind.init_server(self, server), ENTRY: torch.ones(1)}
@@ -437,6 +439,11 @@ LAWS = (
     Law("one worker", "one Ray worker", lambda s, workers: check_equal(s, workers(1))),
     Law("two workers", "two Ray workers", lambda s, workers: check_equal(s, workers(2))),
     Law("dropout", "networks with dropout, other seeds and order", lambda s, _: check_dropout(s)),
+    Law(
+        "one model",
+        "clients tested one by one, where `one_model` claims that they have one model",
+        lambda s, _: check_equal(s, partial(OneByOne, device=CPU)),
+    ),
     Law("entries", "a subclass with another server entry", lambda s, _: check_state_entries(s)),
     Law(
         "relations",
@@ -449,7 +456,11 @@ LAWS = (
 
 def laws_of(method: type[core.Algorithm]) -> list[Law]:
     """Return the laws that a method must obey, in the order of `fedray check`."""
-    exempt = {"dropout": method.requires.prompts, "stacked": not method.stacks}
+    exempt = {
+        "dropout": method.requires.prompts,
+        "one model": not method.one_model,
+        "stacked": bool(refusal(method)),
+    }
     return [law for law in LAWS if not exempt.get(law.name)]
 
 

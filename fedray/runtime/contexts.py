@@ -225,12 +225,12 @@ class StepContexts:
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
-        if call.step != "client_update":
-            declared = getattr(self.method_step(call.step), "up", None) or declared
+        if isinstance(upload, dict):
+            if call.step != "client_update":
+                declared = getattr(self.method_step(call.step), "up", None) or declared
+            upload = declared(**upload) if declared is not None else upload
         if isinstance(upload, core.Payload):
             upload = upload.copied(own)
-        elif isinstance(upload, dict) and declared is not None:
-            upload = declared(**map_blocks(own, upload))
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)
 
     def method_step(self, name: str) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
@@ -15,7 +16,6 @@ from fedray.evaluation.testing import run_test
 from fedray.federation import NO_TRAFFIC, Reply
 from fedray.runtime.contexts import Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
-from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
@@ -86,12 +86,11 @@ class GroupRunner(StepContexts):
             try:
                 context, start = self.client(client, round_), time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
-                call = core.Call(self.assembly.algorithm, name, context, down)
-                with of_clients(client):
-                    given = self.given(context, state, down)
-                    upload, next_state = method_step(context, given.state, given.down)
-                    work, seconds = tally.take(), time.perf_counter() - start
-                    yield self.stepped(call, upload, next_state, given, work, seconds)
+                call = core.Call(name, context, down)
+                given = self.given(context, state, down)
+                upload, next_state = method_step(context, given.state, given.down)
+                work, seconds = tally.take(), time.perf_counter() - start
+                yield self.stepped(call, upload, next_state, given, work, seconds)
             except (Exception, SystemExit) as error:
                 raise self.blame(error, name, round_, client) from None
 
@@ -119,17 +118,16 @@ class GroupRunner(StepContexts):
         uploads: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums."""
-        algorithm = self.assembly.algorithm
-        assert isinstance(algorithm, core.SummingMethod)
+        combined_rows = partial(core.combined_rows, self.assembly.algorithm)
         sent = [upload for upload in uploads if upload is not None]
         if len(sent) == len(uploads):
-            sums.add_rows(clients, algorithm.summands(sent))
+            sums.add_rows(clients, combined_rows(sent))
             return
         for client, upload in zip(clients, uploads, strict=True):
             if upload is None:
                 sums.add(core.Total())
             else:
-                sums.add_rows([client], algorithm.summands([upload]))
+                sums.add_rows([client], combined_rows([upload]))
 
     def test(
         self,
@@ -181,7 +179,7 @@ class GroupRunner(StepContexts):
         try:
             context = self.client(first.client, round_)
             splits = splits_of(self.assembly.data.at(round_), groups, self.samples)
-            with of_clients(*clients), self.isolation.step(self.seed(name, first.client)):
+            with self.isolation.step(self.seed(name, first.client)):
                 before = generators(self.device) if is_shared else None
                 given = self.given(context, first.state, first.down)
                 counts = run_test(

@@ -1,27 +1,21 @@
-"""The Ray workers of one run or trial.
-
-Ray restarts a worker whose process or node is lost, on any node with room. Until that worker
-answers, the others run its clients' steps.
-"""
+"""The workers of one run or trial, which Ray restarts where there is room."""
 
 from __future__ import annotations
 
-import logging
-import time
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.config import Experiment
-from fedray.errors import RunFailed, one_line
-from fedray.runtime.resources import worker_bundles
+from fedray.errors import FedrayError, RunFailed
+from fedray.runtime.cluster import nodes
+from fedray.runtime.liveness import LOST, cause_of
+from fedray.runtime.resources import preflight, worker_bundles
 
-log = logging.getLogger(__name__)
-
-GATHER_SECONDS = 30.0
-"""How long a new run waits for further workers once one is ready."""
+LOOK_SECONDS = 20.0
+"""Between two looks, while a worker does not answer, whether the cluster still has room for all."""
 
 
 class WorkerPool:
@@ -38,73 +32,64 @@ class WorkerPool:
     """
 
     def __init__(self, actor: type, experiment: Experiment, group: Any = None) -> None:
-        self._start_timeout = experiment.faults.start_timeout_s
-        self._nodes: dict[Any, str] = {}
-        self._pings: dict[Any, Any] = {}
-        self._has_begun = False
+        self._experiment, self._has_started = experiment, False
         self.workers: list[Any] = []
+        most = experiment.faults.max_failures
         for number, bundle in enumerate(worker_bundles(experiment)):
             options: dict[str, Any] = {
                 "num_cpus": bundle.get("CPU", 0),
                 "num_gpus": bundle.get("GPU", 0),
-                "max_restarts": -1,
+                "max_restarts": most,
+                "max_task_retries": most,
             }
             if group is not None:
+                first = len(group.bundle_specs) - experiment.workers
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    group,
-                    placement_group_bundle_index=len(group.bundle_specs)
-                    - experiment.workers
-                    + number,
+                    group, placement_group_bundle_index=first + number
                 )
             start = ray.remote(actor).options(**options).remote
-            worker = start(experiment.threads, bundle.get("GPU", 0), number)
-            self.workers.append(worker)
-            self.suspend(worker)
+            self.workers.append(start(experiment.threads, bundle.get("GPU", 0), number))
 
-    def ready(self, needed: int) -> list[Any]:
-        """Return the workers that answer, in their order.
-
-        At the first call, wait for `needed` workers, but no longer than `GATHER_SECONDS` once one
-        answers. Later calls wait only while no worker answers.
+    def ready(self) -> list[Any]:
+        """Return the workers, once all have started.
 
         Raises:
-            RunFailed: if no worker answers within `faults.start_timeout_s`, or one cannot start.
+            RunFailed: if that takes longer than `faults.start_timeout_s`, or one cannot start.
             UserError: if a worker does not find its accelerator.
         """
-        needed = 1 if self._has_begun else min(needed, len(self.workers))
-        deadline = time.monotonic() + self._start_timeout
-        is_gathering = False
-        self._collect(0.0)
-        while (
-            len(ready := [worker for worker in self.workers if worker not in self._pings]) < needed
-        ):
-            if ready and not is_gathering:
-                is_gathering, deadline = True, min(deadline, time.monotonic() + GATHER_SECONDS)
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
-            self._collect(remaining)
-        if not ready:
+        if not self._has_started:
+            seconds = self._experiment.faults.start_timeout_s
+            started = [worker.check_device.remote() for worker in self.workers]
+            ready, missing = ray.wait(started, num_returns=len(started), timeout=seconds)
+            for ref in ready:
+                self.answer(ref)
+            if missing:
+                raise RunFailed(
+                    f"{len(missing)} of {len(started)} workers could not be started within "
+                    f"{seconds:g} s (faults.start_timeout_s); start another node, or lower workers"
+                )
+            self._has_started = True
+        return self.workers
+
+    def answer(self, ref: Any) -> Any:
+        """Return the answer of a worker's call, which Ray repeats if the worker is lost.
+
+        Raises:
+            RunFailed: if it is lost too often.
+            UserError: if the nodes that are left cannot hold the workers.
+        """
+        while not ray.wait([ref], timeout=LOOK_SECONDS)[0]:
+            preflight(self._experiment, nodes())
+        try:
+            return ray.get(ref)
+        except LOST as error:
+            most = self._experiment.faults.max_failures
             raise RunFailed(
-                f"no worker could be started or reached within {self._start_timeout:g} s "
-                "(faults.start_timeout_s); start another node, or lower cpus or gpus"
-            )
-        if len(ready) < needed:
-            log.warning(
-                "%d of %d workers have not started yet; the run continues without them for now",
-                len(self.workers) - len(ready),
-                len(self.workers),
-            )
-        self._has_begun = True
-        return ready
-
-    def suspend(self, worker: Any) -> None:
-        """Send a worker no calls until it answers: it is starting, or a call to it was lost."""
-        self._pings[worker] = worker.node.options(max_task_retries=-1).remote()
-
-    def node_of(self, worker: Any) -> str:
-        """Return the id of the node of a worker that has answered."""
-        return self._nodes[worker]
+                f"a worker was lost more than {most} time(s) (faults.max_failures): "
+                f"{cause_of(error)}"
+            ) from error
+        except RayTaskError as error:
+            raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
 
     def prefetch(self, experiment: Experiment) -> None:
         """Let the workers load an experiment's data in the background."""
@@ -114,29 +99,11 @@ class WorkerPool:
 
     def forget(self, experiment: str) -> None:
         """Let the workers free the objects of an experiment, which is given as JSON."""
-        for worker in self.workers:
-            worker.forget.remote(experiment)
+        done = [worker.forget.remote(experiment) for worker in self.workers]
+        ray.wait(done, num_returns=len(done), timeout=1.0)
 
     def close(self) -> None:
         """End the workers."""
         for worker in self.workers:
             ray.kill(worker)
         self.workers = []
-        self._pings.clear()
-
-    def _collect(self, seconds: float) -> None:
-        """Wait at most `seconds` for a suspended worker to answer; resume those that answered."""
-        refs = list(self._pings.values())
-        if not refs or not ray.wait(refs, timeout=seconds)[0]:
-            return
-        answered, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        for worker, ref in list(self._pings.items()):
-            if ref in answered:
-                try:
-                    self._nodes[worker] = ray.get(ref)
-                except RayTaskError as error:
-                    raise error.cause from None
-                except RayActorError as error:
-                    reason = str(error).strip().splitlines()[-1]
-                    raise RunFailed(f"a worker cannot start: {one_line(reason)}") from error
-                del self._pings[worker]

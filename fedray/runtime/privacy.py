@@ -7,7 +7,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_equal_mean
+from fedray.core import (
+    Algorithm,
+    HyperParameters,
+    Privacy,
+    algorithms,
+    combines_means,
+    takes_equal_mean,
+)
 from fedray.core.privacy import exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
@@ -63,9 +70,8 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     hparams = component.params
     assert isinstance(hparams, HyperParameters)
     if not takes_equal_mean(method, hparams):
-        needed = (method.equal_mean or {}).items()
-        values = " ".join(f"algorithm.{name}={str(value).lower()}" for name, value in needed)
-        remedy = f"set {values or 'privacy.mode=local'}"
+        can = combines_means(method) and "weights" in method.HParams.model_fields
+        remedy = f"set {'algorithm.weights=uniform' if can else 'privacy.mode=local'}"
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
             f"server of algorithm={component.name} does not take such a mean; {remedy}"

@@ -1,8 +1,7 @@
 """Ray execution: a few workers run the steps of any number of virtual clients.
 
-A client is an id, its images and a state, which the caller holds. A worker that dies neither loses
-nor repeats a completed step: other workers run the steps that it has not answered. Each worker gets
-its clients of an exchange in one call.
+A client is an id, its images and a state, which the caller holds. Each worker gets its clients of
+an exchange in one call, which Ray repeats if the worker is lost: steps are pure functions.
 
 States are files in a folder that all nodes see. A worker gets the names of its clients' files, and
 writes their next states as one file, whose name it returns.
@@ -10,7 +9,6 @@ writes their next states as one file, whose name it returns.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -20,21 +18,18 @@ from typing import Any, Literal, NamedTuple
 
 import ray
 import torch
-from ray.exceptions import RayTaskError
 
+from fedray.config import received_experiment
 from fedray.core import ClientState, Downlinks, Sums, Total
-from fedray.errors import FedrayError, RunFailed
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.liveness import LOST, cause_of
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.shares import (
     by_client,
     groups_of_step,
@@ -57,7 +52,6 @@ MOST_RUNTIMES = 64
 class Sent(NamedTuple):
     """A call that has been sent to a worker."""
 
-    worker: Any
     groups: Sequence[Sequence[int]]
     ref: Any
 
@@ -74,11 +68,9 @@ class RayExecutor:
         register_tensors()
         self._assembly = assembly
         self._experiment = assembly.experiment.model_dump_json(by_alias=True)
-        self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
         self.device_bytes = 0
-        self._node_id = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
@@ -86,32 +78,18 @@ class RayExecutor:
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
-        """Run a step for every key of `down`; see `federation.Executor`.
-
-        Steps are pure functions, so other workers run again what a lost worker has not answered.
-        """
-        pending = groups_of_step(self._assembly, name, down)
-        downloads, losses = _put_once(down), Counter[int]()
+        """Run a step for every key of `down`; see `federation.Executor`."""
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
-        while pending:
-            calls = self._send(task, name, round_, pending, down, downloads)
-            pending, lost_workers = [], set[Any]()
-            for call in calls:
-                try:
-                    answer, texts = ray.get(call.ref)
-                except (*LOST, RayTaskError) as error:
-                    self._suspend(call, lost_workers, losses, error)
-                    pending += call.groups
-                    continue
-                text_log.show(texts)
-                answers, written, total, used = from_message(answer)
-                self.device_bytes = max(self.device_bytes, used)
-                answered = dict(zip(call.clients, answers, strict=True))
-                if written is not None:
-                    self.states.add(written)
-                self._update_rates(round_, answered)
-                replies |= answered
-                blocks[call.clients[0]] = total, len(call.clients)
+        groups = groups_of_step(self._assembly, name, down)
+        for call in self._send(task, name, round_, groups, down):
+            answers, written, total, used = from_message(self._pool.answer(call.ref))
+            self.device_bytes = max(self.device_bytes, used)
+            answered = dict(zip(call.clients, answers, strict=True))
+            if written is not None:
+                self.states.add(written)
+            self._update_rates(round_, answered)
+            replies |= answered
+            blocks[call.clients[0]] = total, len(call.clients)
         sums = Sums(len(down))
         if task == "sum":
             for _, (total, size) in sorted(blocks.items()):
@@ -123,26 +101,16 @@ class RayExecutor:
 
         Tests that take less time than a call of the workers run in this process.
         """
-        pending = groups_of_test(self._assembly, name, round_, down)
-        if name == "evaluate" and self._is_quick(round_, pending):
-            firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in pending)
-            return self._runtime.test(name, round_, pending, firsts)
-        downloads, losses = _put_once(down), Counter[int]()
+        groups = groups_of_test(self._assembly, name, round_, down)
+        if name == "evaluate" and self._is_quick(round_, groups):
+            firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
+            return self._runtime.test(name, round_, groups, firsts)
         clients, parts = list[Sequence[int]](), list[Counts]()
-        while pending:
-            calls = self._send("test", name, round_, pending, down, downloads)
-            pending, lost_workers = [], set[Any]()
-            for call in calls:
-                try:
-                    counts, used, texts = ray.get(call.ref)
-                except (*LOST, RayTaskError) as error:
-                    self._suspend(call, lost_workers, losses, error)
-                    pending += call.groups
-                    continue
-                text_log.show(texts)
-                self.device_bytes = max(self.device_bytes, used)
-                clients.append(sorted(call.clients))
-                parts.append(counts)
+        for call in self._send("test", name, round_, groups, down):
+            counts, used = self._pool.answer(call.ref)
+            self.device_bytes = max(self.device_bytes, used)
+            clients.append(sorted(call.clients))
+            parts.append(counts)
         return by_client(clients, parts)
 
     @cached_property
@@ -179,10 +147,10 @@ class RayExecutor:
         round_: int,
         groups: Sequence[Sequence[int]],
         down: Downlinks,
-        downloads: tuple[Sequence[Any], Mapping[int, int]],
     ) -> list[Sent]:
-        """Divide clients among the workers that answer, and call these workers."""
-        workers, images = self._pool.ready(len(groups)), self._images(round_)
+        """Divide clients among the workers, and call these."""
+        workers, images = self._pool.ready(), self._images(round_)
+        downloads = _put_once(down)
         places = self.states.places()  # now, while no worker writes a file
         clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
@@ -202,11 +170,11 @@ class RayExecutor:
         for worker, share in chain.from_iterable(turns):
             if share is None:
                 continue
-            argument = self._share(task, worker, round_, share, places, *downloads)
+            argument = self._share(task, round_, share, places, *downloads)
             if task == "test":
-                calls.append(Sent(worker, share, worker.test.remote(name, argument)))
+                calls.append(Sent(share, worker.test.remote(name, argument)))
             else:
-                calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
+                calls.append(Sent(share, worker.run.remote(task, name, argument)))
         return calls
 
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
@@ -214,33 +182,9 @@ class RayExecutor:
         sent = {client: down[client] for client in block}
         return groups_of_step(self._assembly, name, sent, is_summed=True)
 
-    def _suspend(
-        self, call: Sent, lost_workers: set[Any], losses: Counter[int], error: Exception
-    ) -> None:
-        """Suspend a worker that lost a call; raise if a client's step was lost too often.
-
-        An error of the call itself is raised, after its texts were logged.
-        """
-        if isinstance(error, RayTaskError):
-            text_log.show(getattr(error.cause, "texts", ()))
-            if not isinstance(error.cause, LOST):
-                raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-        if call.worker in lost_workers:  # the worker had not started this call
-            return
-        lost_workers.add(call.worker)
-        self._pool.suspend(call.worker)
-        losses.update(call.clients)
-        max_failures = self._max_failures
-        if max(losses.values()) > max_failures:
-            raise RunFailed(
-                f"workers were lost {max_failures + 1} time(s) during one client's step "
-                f"(faults.max_failures={max_failures}): {cause_of(error)}"
-            ) from error
-
     def _share(
         self,
         task: Task | Literal["test"],
-        worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
         places: Mapping[int, str],
@@ -249,12 +193,11 @@ class RayExecutor:
     ) -> Share:
         senders = slice(1) if task == "test" else slice(None)
         clients = [client for group in groups for client in group[senders]]
-        is_local = self._pool.node_of(worker) == self._node_id
         states = {client: places[client] for client in clients if client in places}
         own = [positions[client] for client in clients]
         downloads = {position: distinct[position] for position in own if position >= 0}
         inputs = clients, own, downloads, states
-        contents = tuple(self._assembly.contents.items())[: 1 if is_local else None]
+        contents = tuple(self._assembly.contents.items())
         place = str(self.states.folder), self.states.number
         return Share(self._experiment, round_, groups, *inputs, *place, contents)
 
@@ -308,8 +251,7 @@ class Share(NamedTuple):
         states: the names of the files with the states of those `clients` that have one.
         folder: the folder of these files, and of the file with the next states.
         number: the number of the commit that will contain the next states.
-        contents: keys and content hashes of `Assembly.contents`; for a worker on the same node,
-            that of the images alone.
+        contents: keys and content hashes of `Assembly.contents`.
     """
 
     experiment: str
@@ -354,7 +296,6 @@ class Worker:
 
     def __init__(self, threads: int, gpus: float, number: int = 0) -> None:
         self._name, self._gpus = f"worker {number}", gpus
-        self._output = Output(self._name).__enter__()
         register_tensors()
         torch.set_num_threads(threads)
         keep_freed_memory()
@@ -365,7 +306,7 @@ class Worker:
     def prefetch(self, experiment: str) -> None:
         """Load an experiment's data early; ignore errors, since the first real call raises them."""
         with suppress(Exception):
-            assembly = Assembly(unpack_experiment(experiment))
+            assembly = Assembly(received_experiment(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
 
     def forget(self, experiment: str) -> None:
@@ -373,50 +314,39 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def run(self, task: Task, name: str, share: Share) -> tuple[Any, list[Text]]:
+    def run(self, task: Task, name: str, share: Share) -> Any:
         """Run a step of several clients.
 
         Returns:
             The replies, group after group, the file with the next states, the `Total` of the
             uploads if the task is "sum" and the replies have none, and the most memory used on the
-            accelerator: as one message if small; and the texts that the process has printed,
-            logged or warned of (`runtime.printing`). An error has them as `texts`.
+            accelerator: as one message if small.
         """
-        try:
-            runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
-            sums = Sums(len(share.clients)) if task == "sum" else None
-            replies, states = list[Reply](), list[tuple[Member, ClientState | None]]()
-            for group in share.groups:
-                members = [*islice(inputs, len(group))]
-                stepped = runtime.run_group(name, share.round, members, sums)
-                replies += [reply for reply, _ in stepped]
-                states += zip(members, [state for _, state in stepped], strict=True)
-            total = Total() if sums is None else sums.total
-            used = peak_device_memory(self._device)
-            answer = replies, share.write(states), total, used
-            return to_message(answer), self._output.take()
-        except Exception as error:
-            error.__dict__["texts"] = self._output.take()
-            raise
+        runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
+        sums = Sums(len(share.clients)) if task == "sum" else None
+        replies, states = list[Reply](), list[tuple[Member, ClientState | None]]()
+        for group in share.groups:
+            members = [*islice(inputs, len(group))]
+            stepped = runtime.run_group(name, share.round, members, sums)
+            replies += [reply for reply, _ in stepped]
+            states += zip(members, [state for _, state in stepped], strict=True)
+        total = Total() if sums is None else sums.total
+        used = peak_device_memory(self._device)
+        return to_message((replies, share.write(states), total, used))
 
-    def test(self, name: str, share: Share) -> tuple[Counts, int, list[Text]]:
-        """Run a test of several clients; return its counts, and memory and texts as `run` does."""
-        try:
-            runtime = self._runtime(share.experiment, share.contents)
-            counts = runtime.test(name, share.round, share.groups, share.inputs())
-            return counts, peak_device_memory(self._device), self._output.take()
-        except Exception as error:
-            error.__dict__["texts"] = self._output.take()
-            raise
+    def test(self, name: str, share: Share) -> tuple[Counts, int]:
+        """Run a test of several clients; return its counts, and memory as `run` does."""
+        runtime = self._runtime(share.experiment, share.contents)
+        counts = runtime.test(name, share.round, share.groups, share.inputs())
+        return counts, peak_device_memory(self._device)
 
-    def node(self) -> str:
-        """Return the id of this process's node; the call returns once the process has started.
+    def check_device(self) -> None:
+        """Return once the process has started.
 
         Raises:
             UserError: if the worker has a share of an accelerator that torch does not find.
         """
         device_of_this_process(self._gpus, self._name)
-        return str(ray.get_runtime_context().get_node_id())
 
     def _runtime(self, experiment: str, contents: Sequence[tuple[str, str]] = ()) -> GroupRunner:
         runtime = self._runtimes.pop(experiment, None)
@@ -424,7 +354,7 @@ class Worker:
             self._runtimes.clear()  # they hold classes of earlier versions
             runtime = None
         if runtime is None:
-            assembly = Assembly(unpack_experiment(experiment))
+            assembly = Assembly(received_experiment(experiment))
             assembly.check_contents(contents)
             runtime = GroupRunner(assembly, self._device)
         self._runtimes[experiment] = runtime

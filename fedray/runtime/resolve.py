@@ -27,7 +27,6 @@ from fedray.config import (
 )
 from fedray.errors import UserError
 from fedray.runtime.compatibility import check_compatible
-from fedray.runtime.fitted import with_measured_workers
 from fedray.runtime.inputs import missing_weights
 
 _log = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def from_tree(
     """
     pairs = list(pairs)
     try:
-        experiment = with_measured_workers(tree, pairs)
+        experiment = load_experiment(tree, pairs)
     except MissingRoot as error:
         raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
     check_compatible(experiment)

@@ -12,12 +12,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
-from fedray.config import Experiment
+from fedray.config import Experiment, received_experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.runtime.cluster import driver_placement
 from fedray.runtime.liveness import LOST, Liveness, cause_of
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
@@ -28,36 +27,14 @@ from fedray.storage.run_folder import RunFolder
 class ServerActor:
     """The actor that coordinates one run; it owns the workers and the clients' states."""
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Round | Text]:
-        """Run the experiment to its end, resuming from the folder's checkpoint.
-
-        Yields each round and, before it, the texts of this process and of the workers.
-        """
-        with Output("server") as output:
-            items = _rounds_and_texts(experiment, Path(out), began, output)
-            for item in items:  # noqa: UP028 - Ray's generators cannot delegate
-                yield item
-
-
-def _rounds_and_texts(
-    experiment: str, out: Path, began: float, output: Output
-) -> Iterator[Round | Text]:
-    """Run an experiment, given as JSON, with workers of its own.
-
-    Before each round, at the end and before an error, yield the texts so far.
-    """
-    try:
-        parsed = unpack_experiment(experiment)
+    def run(self, experiment: str, out: str, began: float) -> Iterator[Round]:
+        """Run the experiment to its end, from the folder's checkpoint on; yield each round."""
+        parsed = received_experiment(experiment)
         with closing(WorkerPool(Worker, parsed)) as pool:
             pool.prefetch(parsed)
-            session = Session(parsed, out, lambda assembly: RayExecutor(assembly, pool), began)
-            for done in session.rounds():
-                yield from output.take()
+            session = Session(parsed, Path(out), lambda a: RayExecutor(a, pool), began)
+            for done in session.rounds():  # noqa: UP028 - Ray's generators cannot delegate
                 yield done
-    except Exception:
-        yield from output.take()
-        raise
-    yield from output.take()
 
 
 @dataclass
@@ -138,7 +115,7 @@ def _rounds_of_one_server(
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _log_texts(stream, liveness)
+            yield from _items(stream, liveness)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
     except BaseException as error:
@@ -147,18 +124,14 @@ def _rounds_of_one_server(
         raise
 
 
-def _log_texts(stream: Iterator[Any], liveness: Liveness) -> Iterator[Round]:
-    """Yield the rounds of a server actor's stream, and log the texts between them."""
+def _items(stream: Iterator[Any], liveness: Liveness) -> Iterator[Round]:
+    """Yield the rounds of a server actor's stream."""
     while True:
         liveness.wait(stream)
         ref = next(stream, None)
         if ref is None:
             return
-        item = ray.get(ref)
-        if isinstance(item, Text):
-            text_log.show([item])
-        else:
-            yield item
+        yield ray.get(ref)
 
 
 @contextmanager

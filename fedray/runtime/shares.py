@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from fedray.core import Downlinks, halves, is_tested_together
-from fedray.core.stacked import stacks_of
+from fedray.core import Downlinks, is_tested_together
+from fedray.core.sums import halves, subtrees
 from fedray.evaluation.answers import Counts
 from fedray.runtime.assembly import Assembly
 
@@ -92,7 +92,7 @@ def groups_of_step(
     subtree of the additions (`core.sums`). Other clients are alone.
     """
     size = group_size(assembly, name, down, is_summed=is_summed)
-    return [*stacks_of(sorted(down), size)] if size > 1 else [(client,) for client in down]
+    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
 
 
 def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool) -> int:
@@ -106,7 +106,7 @@ def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: boo
     sent = next((payload for payload in down.values() if payload is not None), None)
     if not is_summed or sent is None:
         return 1
-    numbers: int = sum(item.value.numel() for item in sent.tensors())
+    numbers: int = sum(block.numel() for block in sent.blocks())
     size = SUMMED_TOGETHER // max(1, numbers)
     return max(1, min(size, HELD_TOGETHER // assembly.model_numbers)) if size > 1 else 1
 

@@ -21,7 +21,6 @@ from fedray.errors import UserError, one_line
 from fedray.flat import structure_of
 from fedray.runtime.contexts import Given, Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
-from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
 
 
@@ -65,25 +64,24 @@ def stacked_steps(
     drawn, ended = generators(runtime.device), dict[int, Ended]()
     begun, alike = dict[str, Begun](), defaultdict[object, list[Begun]](list)
     client = clients[0]
-    with of_clients(*clients):
-        try:
-            for member in members:
-                client = member.client
-                one = _begin(runtime, round_, member, begun, tally)
-                alike[one.form].append(one)
-            for group in alike.values():
-                client = group[0].call.client.id
-                ended |= _train_together(runtime, group)
-            seconds = (time.perf_counter() - start) / len(members)
-            for client, state, _ in members:
-                yield _finish(runtime, ended[client], state, tally, seconds)
-        except (Exception, SystemExit) as error:
-            raise runtime.blame(error, STACKED_STEP, round_, client) from None
-        if generators(runtime.device) != drawn:  # which the clients of a stack would share
-            raise UserError(
-                f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
-                "its clients cannot be stacked; set stacked=1"
-            )
+    try:
+        for member in members:
+            client = member.client
+            one = _begin(runtime, round_, member, begun, tally)
+            alike[one.form].append(one)
+        for group in alike.values():
+            client = group[0].call.client.id
+            ended |= _train_together(runtime, group)
+        seconds = (time.perf_counter() - start) / len(members)
+        for client, state, _ in members:
+            yield _finish(runtime, ended[client], state, tally, seconds)
+    except (Exception, SystemExit) as error:
+        raise runtime.blame(error, STACKED_STEP, round_, client) from None
+    if generators(runtime.device) != drawn:  # which the clients of a stack would share
+        raise UserError(
+            f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
+            "its clients cannot be stacked; set stacked=1"
+        )
 
 
 def _begin(
@@ -102,14 +100,13 @@ def _begin(
     (client, state, down), method = member, runtime.assembly.algorithm
     context = runtime.client(client, round_)
     given = runtime.given(context, state, down)
-    call = core.Call(method, STACKED_STEP, context, down)
+    call = core.Call(STACKED_STEP, context, down)
     like = begun.get(context.architecture)
     if method.one_model and given.is_empty and like is not None and like.call.down is down:
         model, trainable = like.local.model, like.local.trainable
         local = core.LocalContext(context, model, given.state, given.down, {}, trainable)
         return Begun(call, given, local, like.weights, like.work, like.form, is_plain=True)
-    with of_clients(client):
-        local = method.begin(context, given.state, given.down)
+    local = method.begin(context, given.state, given.down)
     given.check()  # the download is that of the next client, too
     is_plain = given.is_empty and local.client is context and local.state is given.state
     is_plain = is_plain and not (local.extra or context.reports)
@@ -123,7 +120,10 @@ def _begin(
 def _form(local: core.LocalContext) -> object:
     """Return a key that is equal for clients that can be trained together."""
     trainable = None if local.trainable is None else frozenset(local.trainable)
-    sent = () if local.down is None else (local.down.form(), local.down.numbers())
+    sent: tuple[object, ...] = ()
+    if local.down is not None:
+        values = vars(local.down).values()
+        sent = local.down.form(), *(v for v in values if isinstance(v, int | float))
     parts = map(structure_of, (local.state.memory, local.extra))
     return local.client.architecture, trainable, sent, *parts
 
@@ -179,7 +179,6 @@ def _finish(
     if isinstance(trained, Exception):
         raise trained
     context.skeleton.overwrite(trained.tensors)
-    with of_clients(context.id):
-        upload, after = method.finish(begun.local, trained)
+    upload, after = method.finish(begun.local, trained)
     work = work.then(tally.take())
     return runtime.stepped(begun.call, upload, after, begun.given, work, seconds)

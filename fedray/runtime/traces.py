@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedray import core
-from fedray.core.stacked import stacks_of
+from fedray.core.sums import subtrees
 from fedray.errors import FedrayError, one_line
+from fedray.evaluation.answers import Counts
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
@@ -113,6 +115,15 @@ def serial(assembly: Assembly) -> SerialExecutor:
     return SerialExecutor(assembly, CPU)
 
 
+class OneByOne(SerialExecutor):
+    """A serial executor that tests each client by itself."""
+
+    def test(self, name: str, round_: int, down: core.Downlinks) -> Counts:
+        """Test each client in a pass of its own."""
+        test = super().test
+        return np.concatenate([test(name, round_, {c: down[c]}) for c in sorted(down)])
+
+
 class Reversed(SerialExecutor):
     """A serial executor that runs the clients of each exchange in reverse order."""
 
@@ -123,7 +134,7 @@ class Reversed(SerialExecutor):
         if task != "sum":
             return super().run(task, name, round_, dict(reversed([*down.items()])))
         replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
-        for group in reversed([*stacks_of(sorted(down), self._assembly.experiment.stacked)]):
+        for group in reversed([*subtrees(sorted(down), self._assembly.experiment.stacked)]):
             answers, total = super().run(task, name, round_, {c: down[c] for c in group})
             replies |= answers
             totals.append((total, len(group)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,9 @@ from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_first_rung, check_stored, get_ready
 from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study, latest_unfinished
+from fedray.studies.tracking import write_tracking
 from fedray.studies.trials import flow
-from fedray.tracking import Tracker, tracker_for
+from fedray.tracking.follow import tracking
 
 
 @dataclass(frozen=True)
@@ -304,27 +305,20 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
     study.write()
-    tracker = tracker_for(study.home) if track else None
-    try:
-        if not study.is_complete:
-            _train(study, concurrent, tracker)
-        elif tracker is not None:
-            tracker.start()
-        code = _finish(study, track=track)
-    except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(study, track=track))
-        raise
-    except RayDied as error:
-        raise RunFailed(f"{error}; {how_to_go_on(study, track=track)}") from None
-    finally:
-        if tracker is not None:
-            tracker.close()
-    if tracker is not None:
-        print(f"compare: {tracker.hint}")
-    return code
+    write_tracking(study)
+    with tracking(study.home, track=track) as start:
+        try:
+            if not study.is_complete:
+                _train(study, concurrent, start)
+            return _finish(study, track=track)
+        except KeyboardInterrupt as stop:
+            say_stopped(stop, how_to_go_on(study, track=track))
+            raise
+        except RayDied as error:
+            raise RunFailed(f"{error}; {how_to_go_on(study, track=track)}") from None
 
 
-def _train(study: Study, concurrent: int, tracker: Tracker | None) -> None:
+def _train(study: Study, concurrent: int, start_tracking: Callable[[], None]) -> None:
     """Run the remaining runs concurrently; write a table's page whenever a cell ends.
 
     Tracking starts after the first round, because until then all CPUs are busy.
@@ -334,8 +328,7 @@ def _train(study: Study, concurrent: int, tracker: Tracker | None) -> None:
     from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
-        begin = (lambda: None) if tracker is None else tracker.start
-        watcher = Watcher(study, show, lambda: write_pages(study), begin)
+        watcher = Watcher(study, show, lambda: write_pages(study), start_tracking)
         run_trials(study, watcher, concurrent)
 
 
@@ -349,17 +342,17 @@ def how_to_go_on(study: Study, *, track: bool) -> str:
 
 def _finish(study: Study, *, track: bool) -> int:
     """Write and print the results; return the exit code."""
-    from fedray.studies.pages import print_pages
+    from fedray.studies.pages import conclusion, print_pages
 
     is_complete = study.is_complete
     if is_complete:
         study.status = "failed" if study.repeatable else "finished"
     print_pages(study)
+    study.write()  # last, so that a study killed while it writes results can be resumed
+    write_tracking(study, conclusion(study))
     if not is_complete:
         print(f"interrupted; {how_to_go_on(study, track=track)}", file=sys.stderr)
-        study.write()
         return INTERRUPTED
-    study.write()  # last, so that a study killed while it writes results can be resumed
     if study.repeatable:
         count = len(study.repeatable)
         print(f"{count} run(s) failed; to try again, {how_to_go_on(study, track=track)}")

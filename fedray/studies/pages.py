@@ -13,7 +13,7 @@ from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
 from fedray.studies.sweep_pages import conclude_sweep, last_lines, write_sweep
 from fedray.studies.tracking import Conclusion
-from fedray.tracking import valid_name
+from fedray.tracking.describe import valid_name
 
 
 def write_pages(study: Study) -> list[Section]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from filelock import FileLock
 
@@ -19,8 +18,7 @@ from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan
 from fedray.studies.study import TRIAL_LOCK, Study
-from fedray.tracking import uri_of
-from fedray.tracking.mlflow_store import sqlite_path
+from fedray.tracking.store import resolve_uri, sqlite_path
 
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # rounds.jsonl and MLflow have all results
@@ -93,13 +91,13 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
 
     if not ray.is_initialized():
         say_next("connecting to Ray")
-    nodes = connect(trials=True)
+    nodes = connect()
     for experiment in firsts:
         check_storage(study.home, len(nodes), server_bundle(experiment))
     if drivers_node() is not None:
         print("the runs' servers are on this node, where results are written (FEDRAY_RESULTS)")
     if track:
-        check_tracking(len(nodes), study.home)
+        check_tracking(len(nodes))
     lines = [preflight(experiment, nodes) for experiment in firsts]
     fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
@@ -110,13 +108,13 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     return concurrent
 
 
-def check_tracking(nodes: int, home: Path) -> None:
+def check_tracking(nodes: int) -> None:
     """Raise an error if MLflow's database is a file on one of several nodes.
 
     Raises:
         UserError: naming the variable to set.
     """
-    uri, _ = uri_of(home)
+    uri = resolve_uri()
     if nodes > 1 and sqlite_path(uri) is not None:
         raise UserError(
             f"the cluster has {nodes} nodes, and {uri} is a file on one of them; "

@@ -19,7 +19,7 @@ from fedray.storage.run_folder import write_run_list
 from fedray.studies.study import Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome
-from fedray.tracking import BEST_METRIC, VIEW_LINK
+from fedray.tracking.describe import BEST_METRIC
 from fedray.units import size_of, time_of
 
 COLUMNS = ("status", "objective", "std", "round", "bytes", "seconds", "reason")
@@ -141,7 +141,7 @@ def best_test(result: SweepOutcome) -> float | None:
 def conclude_sweep(study: Study) -> Conclusion:
     """Return a sweep's description: its best configuration, and counts of trials by status."""
     result, plan = sweep_outcome(study), study.plan
-    count = f"[{len(result.configs)} configurations]{VIEW_LINK}"
+    count = f"{len(result.configs)} configurations"
     if result.best is None:
         return Conclusion({}, f"{count}\n\n{plan.title}: {plan.answers}")
     note = [

@@ -12,7 +12,6 @@ Trials do not connect to MLflow: another process reads plan.json and the folders
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 import os
@@ -30,11 +29,10 @@ from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from fedray.config import Experiment
+from fedray.config import Experiment, received_experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.liveness import Liveness, cause_of
-from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.runtime.server import Losses
 from fedray.storage.metric import best_round, find_metric
@@ -45,6 +43,7 @@ from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
 from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, EndStatus, Study, StudyRun
+from fedray.studies.tracking import write_tracking
 
 FOLDER = "tune"
 STOPPED_SECONDS = 60
@@ -69,29 +68,15 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
     trial = config["trial"]
     os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))  # Ray Tune leaves it on a cluster
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
-    with Output("") as output:
-        try:
-            _report_rounds(trial, at, output)
-        except RunFailed:
-            _report_with_texts(output, {})
-            raise
-        except Exception as error:
-            RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
-            _report_with_texts(output, {"failed": reason_of(error)})
-
-
-def _report_rounds(trial: Mapping[str, Any], at: str, output: Output) -> None:
-    with closing(_fail_on_exit(reports(trial, at))) as all_reports:
-        for values in all_reports:
-            _report_with_texts(output, values)
-    _report_with_texts(output, {})
-
-
-def _report_with_texts(output: Output, values: Mapping[str, Any]) -> None:
-    """Report values and the process's texts; raises SystemExit if ASHA stops the trial."""
-    texts = output.take()
-    if values or texts:
-        tune.report({**values, "texts": json.dumps(texts)})
+    try:
+        with closing(_fail_on_exit(reports(trial, at))) as all_reports:
+            for values in all_reports:
+                tune.report(values)  # raises SystemExit if ASHA stops the trial
+    except RunFailed:
+        raise
+    except Exception as error:
+        RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
+        tune.report({"failed": reason_of(error)})
 
 
 def _fail_on_exit(
@@ -125,7 +110,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
     from fedray.studies.warm import warm
 
     began, folder = time.time(), RunFolder(Path(trial["folder"]))
-    experiment = unpack_experiment(trial["experiment"])
+    experiment = received_experiment(trial["experiment"])
     folder.path.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.path / TRIAL_LOCK):  # another study may have begun the same run
         done = list(folder.rounds()) if folder.has_run else []
@@ -241,7 +226,6 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._cells_over = study.cells_over
         self._started: dict[int, float] = {}
         self._losses: dict[int, Losses] = {}
-        self._texts = TextLog()
         self._written = -math.inf
         self._is_written = True
 
@@ -256,6 +240,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
     def _write(self) -> None:
         self._study.write()
+        write_tracking(self._study)
         self._written, self._is_written = time.monotonic(), True
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -269,10 +254,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record that a run has finished a round, or why it failed; log its texts."""
+        """Record that a run has finished a round, or why it failed."""
         run = self._run(trial)
-        texts = [Text(*text) for text in json.loads(result.get("texts", "[]"))]
-        self._texts.show(texts, self._study.name_of(run.spec))
         if "failed" in result:
             run.reason = str(result["failed"])
             return
@@ -347,10 +330,6 @@ class _Alive(tune.Callback):  # type: ignore[misc]
             placement_group.remove_placement_group = lambda group: None
             raise
 
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Record that a result has arrived."""
-        self._liveness.arrived()
-
 
 def _error_of(trial: Any) -> Exception:
     """Return the error that last ended a trial's actor."""
@@ -375,7 +354,6 @@ def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
     """
     plan = study.plan
     _disable_callback_statistics()
-    _use_idle_processes()
     _treat_out_of_memory_as_death()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
@@ -448,18 +426,6 @@ def _disable_callback_statistics() -> None:
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
-
-
-def _use_idle_processes() -> None:
-    """Let trials start in the idle processes of a local Ray, which have imported what steps need.
-
-    Ray Tune gives its actors environment variables, so they would start in new processes. Processes
-    of a local Ray inherit these variables from the driver.
-    """
-    from ray.tune.execution import class_cache
-
-    class_cache.DEFAULT_ENV_VARS = {}
-    class_cache.ENV_VARS_TO_PROPAGATE = set()
 
 
 def _treat_out_of_memory_as_death() -> None:

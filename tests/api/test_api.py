@@ -168,7 +168,7 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
         sweep.run(tmp_path / "sweep")
     request = asked[0]
     assert (request.kind, request.name) == ("sweep", "fedtsp_lambda")
-    assert (request.out, request.track) == (tmp_path / "sweep", False)
+    assert (request.out, request.track) == (tmp_path / "sweep", True)
     assert dict(request.pairs) == {"data.partition": {"alpha": 0.5}, "rounds": 3}
 
 
@@ -309,7 +309,7 @@ def test_a_program_prints_what_the_command_prints(small, tmp_path, capsys):
     small.train(tmp_path / "one", executor="serial")
     by_program = lines()
     config, out = tmp_path / "one" / "run.json", tmp_path / "two"
-    words = [str(config), "--executor", "serial", "--no-track", "--out", str(out)]
+    words = [str(config), "--executor", "serial", "--out", str(out)]
     assert command(words) == 0
     assert by_program == [line.replace(str(out), str(tmp_path / "one")) for line in lines()]
     assert sum(line.startswith("round ") for line in by_program) == 3

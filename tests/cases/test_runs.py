@@ -41,7 +41,6 @@ def method_of_a_notebook_changes(out):
             """A loss times a factor."""
 
             name, title, paper = "minecell", "Mine", "-"
-            travels = "models"
 
             def loss(self, output, batch, local):
                 return factor * F.cross_entropy(output.logits, batch.labels)

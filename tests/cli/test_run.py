@@ -19,7 +19,8 @@ from fedray.run import main
 from fedray.runtime import server
 from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import tracked_run
+from fedray.tracking import follow
+from fedray.tracking.describe import tracked_run
 
 QUICK = [
     "fedproto_digits",
@@ -33,25 +34,27 @@ SERIAL = ["--executor", "serial", "--no-track"]
 
 
 class Notes:
-    """A tracker that logs its calls."""
+    """A child that writes to MLflow: what it is told."""
 
-    hint = "look here"
+    returncode = 0
 
     def __init__(self):
         self.log = []
 
-    def start(self):
+    def start(self, *_):
         self.log.append("started")
+        return self
 
-    def close(self, status):
-        self.log.append(status)
+    def communicate(self, timeout):
+        self.log.append("ended")
+        return "look here", None
 
 
 @pytest.fixture
 def notes(monkeypatch):
-    """The tracker of runs that are tracked."""
+    """The child of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    monkeypatch.setattr(follow, "_child", notes.start)
     return notes
 
 
@@ -164,16 +167,17 @@ def test_without_checkpoints_there_is_a_result(tmp_path):
 # --- what the tracker is told ----------------------------------------------------------------
 
 
-def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes):
+def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes, capsys):
     out = tmp_path / "out"
     assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
-    assert notes.log == ["started"] * 5 + ["FINISHED"]
+    assert notes.log == ["started", "ended"]
+    assert capsys.readouterr().out.endswith("compare: look here\n")
     sent = tracked_run(out)
     assert (sent.status, len(sent.rounds)) == ("FINISHED", 4)
     assert sent.params["algorithm.name"] == "fedproto"
     assert sent.params["data.clients"] == "3"
     assert sent.tags["partition_sha256"] == result_of(out)["partition_sha256"]
-    files = {path.name for path, _ in sent.files if path.exists()}
+    files = {path.name for path in sent.files if path.exists()}
     assert {"run.json", "rounds.jsonl"} <= files
 
 
@@ -195,25 +199,23 @@ def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code", "printed"),
+    ("error", "code", "printed"),
     [
         (
             KeyboardInterrupt(),
-            "KILLED",
             130,
             "interrupted; go on with: python -m fedray.run --resume {out} --executor serial\n",
         ),
         (
             Terminated(),
-            "KILLED",
             143,
             "terminated; go on with: python -m fedray.run --resume {out} --executor serial\n",
         ),
-        (UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
+        (UserError("set this.key=2"), 2, "error: set this.key=2\n"),
     ],
 )
 def test_a_run_that_is_stopped_says_so_and_goes_on_later(
-    tmp_path, notes, monkeypatch, capsys, error, status, code, printed
+    tmp_path, notes, monkeypatch, capsys, error, code, printed
 ):
     out = tmp_path / "out"
     rounds = run.begin
@@ -227,14 +229,14 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     monkeypatch.setattr(run, "begin", stop_after_round_1)
     assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
-    assert notes.log == ["started"] * 3 + [status]
+    assert notes.log == ["started", "ended"]
     key = tracked_run(out).key
     before = result_of(out)
 
     monkeypatch.setattr(run, "begin", rounds)
     notes.log.clear()
     assert main(["--resume", str(out), "--executor", "serial"]) == 0
-    assert notes.log == ["started"] * 3 + ["FINISHED"]
+    assert notes.log == ["started", "ended"]
     assert tracked_run(out).key == key
     after = result_of(out)
     assert after["rounds"][:2] == before["rounds"]
@@ -246,7 +248,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     out = tmp_path / "out"
     words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
     assert main([*words, "--out", str(out)]) == 2
-    assert notes.log == ["started", "FAILED"]
+    assert notes.log == ["started", "ended"]
     assert not out.exists()
 
 

@@ -101,7 +101,7 @@ RUN = "run fedavg_digits rounds=1 data.samples=300 --executor serial --out {}"
         ("import fedray.runtime.server", RARE),
         ("import fedray.results.caveats, fedray.cli.report", "mlflow torch matplotlib ray"),
         (
-            "from fedray.tracking import Tracker; Tracker('sqlite:///x', 'x')",
+            "from fedray.tracking.follow import tracking; tracking('x').__enter__()",
             "mlflow pandas torch matplotlib ray",
         ),
         ("from fedray.core import algorithms; algorithms.names()", f"ray {RARE}"),

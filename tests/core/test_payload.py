@@ -12,9 +12,8 @@ from tensors import CPU
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing
-from fedray.core import Algorithm, BadPayload, Payload, sent
-from fedray.core.payload import NotFinitePayload, join_payload, split_payload
+from fedray.core import Algorithm, Payload, sent
+from fedray.core.payload import join_payload, split_payload
 from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
@@ -122,16 +121,14 @@ def assert_found(cause: str | None, words: str | None) -> None:
         (field("model", first(Tensor.double)), "is float64 ["),
         (field("model", first(Tensor.to_sparse)), "is a tensor of another kind"),
         (field("model", first(entry(float("nan")))), "holds a NaN or an infinity"),
-        (field("model", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
+        (field("model", first(lambda t: {"inner": t})), "FedAvg.up.model lacks '"),
         (field("model", lambda m: {**m, "w": CPU}), "model.w is a device, expected a tensor"),
         (
             field("model", lambda m: {**m, "w": torch.ones(1)}),
-            "model has an unexpected entry 'w'",
+            "FedAvg.up.model.w is not expected",
         ),
         (field("model", lambda m: dict(list(m.items())[1:])), "FedAvg.up.model lacks '"),
         (field("model", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
-        (field("samples", lambda n: 0), "FedAvg.up.samples holds 0, expected 1 to "),
-        (field("samples", lambda n: n + 1), "FedAvg.up.samples holds "),
         (field("samples", float), "FedAvg.up.samples is a float, expected an int"),
         (field("samples", lambda n: True), "FedAvg.up.samples is a bool, expected an int"),
     ],
@@ -144,67 +141,26 @@ def test_uploads_of_a_model(cause, change, words):
     ("change", "words"),
     [
         (lambda up: up, None),
-        (field("classes", entry(-1)), "PrototypeSharing.up.classes holds -1, expected 0 to "),
-        (field("classes", entry(10)), "PrototypeSharing.up.classes holds 10, expected 0 to 9"),
-        (field("classes", lambda t: t[:1].repeat(len(t))), "classes holds a class twice"),
         (field("classes", Tensor.int), "PrototypeSharing.up.classes is int32 ["),
-        (field("counts", entry(0)), "PrototypeSharing.up.counts holds 0, expected 1 to "),
-        (field("counts", entry(10**6)), "PrototypeSharing.up.counts holds 1e+06, expected 1 to "),
+        (field("counts", lambda t: t[1:]), "PrototypeSharing.up.counts is int64 ["),
         (field("vectors", lambda t: t[:, 1:]), "PrototypeSharing.up.vectors is float32 ["),
         (field("vectors", entry(float("nan"))), "PrototypeSharing.up.vectors holds a NaN"),
-        (lambda up: PrototypeSharing.up(*(t[:0] for t in vars(up).values())), "classes is empty"),
     ],
 )
 def test_uploads_of_prototypes(cause, change, words):
     assert_found(cause("fedproto", change), words)
 
 
-def transposed(mapping):
-    """The first matrix of a mapping, or of the mapping in it, with rows and columns exchanged."""
-    name = next(n for n, t in mapping.items() if not isinstance(t, Tensor) or t.dim() > 1)
-    value = mapping[name]
-    changed = value.transpose(0, 1) if isinstance(value, Tensor) else transposed(value)
-    return {**mapping, name: changed}
-
-
 @pytest.mark.parametrize(
-    ("method", "change", "words"),
+    ("change", "words"),
     [
-        ("scaffold", field("change", transposed), "Scaffold.up.change.extractor"),
-        ("scaffold", field("change", lambda m: {}), "Scaffold.up.change lacks '"),
-        ("fednova", field("steps", lambda n: 0.0), "FedNova.up.steps holds 0, expected 1 to"),
-        ("fedpac", field("head", transposed), "FedPAC.up.head.head.weight is float32 [16"),
-        ("fedpac", field("variance", lambda v: -1.0), "FedPAC.up.variance holds -1"),
-        (
-            "fedkd",
-            field("update", first(lambda t: {"whole": torch.ones(3)})),
-            "FedKD.up.update.auxiliary",
-        ),
-        ("fedkd", field("update", transposed), "FedKD.up.update.auxiliary"),
-        ("fedkd", field("update", lambda m: {}), "FedKD.up.update lacks 'auxiliary"),
-        ("fedkd", field("update", first(lambda t: {})), "KeyError"),
-        ("fedkd", field("samples", lambda n: 0), "FedKD.up.samples holds 0"),
-        ("fedmgp", field("prompts", first(lambda t: t[:1])), "FedMGP.up.prompts.text is"),
-        ("fedmgp", field("samples", lambda n: 10**6), "FedMGP.up.samples holds"),
-        ("dp2fl", field("task", lambda t: t[:-1]), "DP2FL.up.task is float32 ["),
-        ("dp2fl", field("data", lambda t: t[None]), "DP2FL.up.data is float32 ["),
-        ("dp2fl", field("losses", lambda t: t[:-1]), "DP2FL.up.losses is float32 ["),
-        *((name, lambda up: up, None) for name in ("scaffold", "fedpac", "fedkd", "fedmgp")),
+        (field("task", lambda t: t[:-1]), "DP2FL.up.task is float32 ["),
+        (field("data", lambda t: t[None]), "DP2FL.up.data is float32 ["),
+        (field("losses", lambda t: t[:-1]), "DP2FL.up.losses is float32 ["),
     ],
 )
-def test_what_is_combined_with_the_servers_state_has_its_form(cause, method, change, words):
-    assert_found(cause(method, change), words)
-
-
-def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():
-    class Losses(Payload):
-        losses = sent("statistics", axes="n")
-
-    with pytest.raises(NotFinitePayload, match=r"Losses\.losses holds nan, expected 0 to 1"):
-        Losses(torch.tensor([0.5, float("nan")])).require_within("losses", 0, 1)
-    with pytest.raises(BadPayload, match=r"Losses\.losses holds 2, expected 0 to 1") as error:
-        Losses(torch.tensor([0.5, 2.0])).require_within("losses", 0, 1)
-    assert not isinstance(error.value, NotFinitePayload)
+def test_uploads_of_prompts(cause, change, words):
+    assert_found(cause("dp2fl", change), words)
 
 
 class Parcel(Payload):

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fedray.core import Payload, Sums, Total, halves, mean_of, sent, total_of, weighed
-from fedray.core.sums import stack_trees
+from fedray.core import (
+    Payload,
+    Sums,
+    Total,
+    combined_rows,
+    doubled,
+    mean_of,
+    sent,
+    total_of,
+)
+from fedray.core.sums import halves, stack_trees
+
+
+def tensors_of(values):
+    """What uploads that are themselves trees of tensors add."""
+    return stack_trees([*values])
 
 
 def test_the_additions_by_hand():
     uploads = {9: 1e16, 1: 1.0, 5: -1e16}  # halves: [1] and [5, 9]
-    total = total_of(lambda value: {"x": torch.tensor(value).double()}, uploads)
+    total = total_of(uploads, lambda values: {"x": torch.tensor(values).double()})
     assert total.clients == (1, 5, 9)
     assert float(total["x"]) == 1.0
 
@@ -48,88 +63,89 @@ def test_parts_are_joined_as_halves():
         assert float(sums.total["x"]) == float(by_halves(values))
 
 
-def test_nested_sums_and_counters():
-    uploads = {k: (float(k), k) for k in range(4)}
-    total = total_of(
-        lambda pair: {"w": {"deep": torch.tensor(pair[0])}, "steps": torch.tensor(pair[1])}, uploads
-    )
-    assert float(total["w"]["deep"]) == 6.0
-    assert int(total["steps"]) == 3
-
-
 class _Counted(Payload):
-    weights = sent("weights")
-    buffers = sent("statistics", counters=True)
-    shares = sent("statistics")
-    counts = sent("statistics", axes="C", dtype=torch.int64)
-    held = sent("statistics", axes="C", dtype=torch.bool)
+    weights = sent("weights", combine="mean")
+    buffers = sent("statistics", counters=True, combine="sum")
+    steps = sent("statistics", number=int, combine="mean")
+    samples = sent("statistics", number=int)
+
+
+METHOD = SimpleNamespace(weight=lambda upload: float(upload.samples))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20, 40])
+def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
+    random, uploads = torch.Generator().manual_seed(count), {}
+    for client in range(3, 3 + count):
+        values = torch.randn(3, 4, generator=random).mul_(10.0 ** (client % 7))
+        tensors = {"deep": values, "n": torch.tensor(client % 5)}
+        uploads[client] = _Counted(tensors, {"n": torch.tensor([client % 3])}, 2, 1 + client)
+    total = total_of(uploads, partial(combined_rows, METHOD))
+    assert total.clients == (*uploads,)
+    alone = Sums(count)
+    for client, upload in uploads.items():
+        weighed = upload.weights["deep"].double() * (1 + client)
+        alone.add(Total((client,), {"deep": weighed, "weight": torch.tensor(1.0 + client)}))
+    assert torch.equal(total["weights"]["deep"], alone.total["deep"])
+    assert float(total["weight"]) == float(alone.total["weight"])
+    assert float(total["steps"]) == 2 * float(total["weight"])
+    assert int(total["weights"]["n"]) == max(client % 5 for client in uploads)
+    assert int(total["buffers"]["n"]) == max(client % 3 for client in uploads)
+
+
+def a_combination(**fields):
+    """Rows of one upload of these fields, each a value and its declaration."""
+    kind = type("Fields", (Payload,), {name: one for name, (_, one) in fields.items()})
+    return combined_rows(METHOD, [kind(*[value for value, _ in fields.values()])])
 
 
 @pytest.mark.parametrize(
-    ("term", "is_counter"),
+    ("value", "declared"),
     [
-        (lambda upload: weighed(upload.weights, 2.0)["steps"], True),
-        (lambda upload: weighed(upload.buffers, 2.0)["steps"], True),
-        (lambda upload: upload.buffers["is_new"], True),
-        (lambda upload: upload.buffers["steps"] * 2, False),
-        (lambda upload: weighed(upload.shares, 2.0)["steps"], False),
-        (lambda upload: upload.counts, False),
-        (lambda upload: upload.held, False),
-        (lambda upload: upload.counts + 0j, False),
+        ({"steps": torch.tensor(3)}, sent("statistics", combine="mean")),
+        (torch.ones(2).long(), sent("statistics", axes="C", dtype=torch.int64, combine="sum")),
+        (torch.ones(2) > 0, sent("statistics", axes="C", dtype=torch.bool, combine="sum")),
+        ({"w": torch.ones(2)}, sent("weights", combine=lambda *_: {"n": torch.tensor(3)})),
+        (torch.ones(2) + 0j, sent("weights", axes="C", dtype=torch.complex64, combine="sum")),
     ],
 )
-def test_only_declared_counters_are_integers_of_a_sum(term, is_counter):
-    counters = {"steps": torch.tensor(3), "is_new": torch.tensor([True])}
-    upload = _Counted(counters, counters, {"steps": torch.tensor(3)}, *torch.ones(2, 1).long())
-    refusal = nullcontext() if is_counter else pytest.raises(TypeError, match=r"as 'of\.it'")
-    with refusal:
-        total_of(lambda upload: {"of": {"it": term(upload)}}, {0: upload})
+def test_what_has_no_sum_is_refused_by_name(value, declared):
+    with pytest.raises(TypeError, match=r"^'it' has no sum: combine adds torch\.(int|bool|compl)"):
+        a_combination(it=(value, declared))
+
+
+def test_functions_get_the_method_and_the_upload():
+    rows = a_combination(
+        it=({"w": torch.ones(2)}, sent("weights", combine=lambda method, upload: upload.it)),
+        rest=({"w": torch.ones(2)}, sent("weights")),
+    )
+    assert rows.keys() == {"weight", "it"}  # without samples, the weight is 1
+    assert rows["it"]["w"].tolist() == [[1.0, 1.0]]
+    with pytest.raises(ValueError, match="combine='men'"):
+        sent("weights", combine="men")
 
 
 def test_uploads_stay_as_they_are():
     uploads = {client: {"a": torch.ones(3, dtype=torch.double)} for client in range(5)}
-    for summand in (lambda upload: upload, lambda upload: weighed(upload, 2.0)):
-        total_of(summand, uploads)
+    declared = sent("weights")
+    for factors in (None, torch.full((5,), 2.0).double()):
+        doubled([*uploads.values()], "a", declared, factors)
+        total_of(uploads, tensors_of)
         assert all(upload["a"].eq(1).all() for upload in uploads.values())
 
 
 def test_uploads_of_different_names_have_no_sum():
     with pytest.raises(ValueError, match="only some of the uploads have 'a'"):
-        total_of(lambda name: {name: torch.ones(1)}, {0: "a", 1: "b"})
+        total_of({0: {"a": torch.ones(1)}, 1: {"b": torch.ones(1)}}, tensors_of)
 
 
 def test_a_mean_of_equal_tensors_is_exact():
     tensor = torch.rand(1000, generator=torch.Generator().manual_seed(0))
-    total = total_of(
-        lambda weight: {"w": weighed({"a": tensor}, weight), "n": torch.tensor(weight)},
-        {client: 3.0 + client for client in range(11)},
-    )
-    mean = mean_of(total["w"], total["n"], {"a": tensor})
+    uploads = {client: _Counted({"a": tensor}, {}, 1, 3 + client) for client in range(11)}
+    total = total_of(uploads, partial(combined_rows, METHOD))
+    mean = mean_of(total["weights"], total["weight"], {"a": tensor})
     assert mean["a"].dtype == torch.float32
     assert torch.equal(mean["a"], tensor)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20, 31])
-def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
-    random = torch.Generator().manual_seed(count)
-    terms = {
-        client: {
-            "w": {"deep": torch.randn(3, 4, generator=random).mul_(10.0 ** (client % 7))},
-            "n": torch.tensor(float(client)).double(),
-            "steps": torch.tensor(client % 5),
-        }
-        for client in range(3, 3 + count)
-    }
-    alone = total_of(lambda value: value, terms)
-    sums = Sums(count)
-    sums.add_rows([*terms], stack_trees([*terms.values()]))
-    together = sums.total
-    assert together.clients == alone.clients
-    assert torch.equal(together["w"]["deep"], alone["w"]["deep"])
-    assert (float(together["n"]), int(together["steps"])) == (
-        float(alone["n"]),
-        int(alone["steps"]),
-    )
 
 
 def test_rows_of_different_names_or_shapes_have_no_sum():

@@ -8,16 +8,15 @@ from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.scaffold import Scaffold
-from fedray.core import ClientState, Sums
+from fedray.core import ClientState
 from fedray.errors import ServerError
 
 ONE_KIND = {"model.group": "cnn2"}
 
 
 def mean_model(uplinks):
-    method, sums = FedAvg(FedAvg.HParams(), None), Sums(len(uplinks))
-    sums.add_rows([*uplinks], method.summands([*uplinks.values()]))
-    return method.server_step({"model": uplinks[0].model}, sums.total, None)["model"]
+    method = FedAvg(FedAvg.HParams(), None)
+    return method.server_update({"model": uplinks[0].model}, uplinks, None)["model"]
 
 
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():

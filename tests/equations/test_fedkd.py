@@ -13,7 +13,6 @@ from fedray.algorithms.distillation.fedkd import (
     factorise,
     restore,
 )
-from fedray.core import takes_equal_mean
 
 
 def test_the_adaptive_loss_by_hand():
@@ -80,9 +79,3 @@ def test_a_convolution_is_factorised_as_one_matrix():
 def test_what_factors_would_not_make_smaller_travels_whole(tensor):
     assert torch.equal(factorise(tensor, 0.99)["whole"], tensor)
     assert list(factorise(tensor, None)) == ["whole"]
-
-
-def test_only_whole_updates_have_a_mean_that_noise_goes_on(assemble):
-    for compress in (True, False):
-        method = assemble("fedkd", {"algorithm.compress": compress}).algorithm
-        assert takes_equal_mean(type(method), method.hp) is not compress

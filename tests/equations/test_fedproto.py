@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import log
 
 import numpy as np
@@ -10,13 +9,12 @@ import pytest
 import torch
 from tensors import CPU
 
-from fedray.algorithms.mean import class_average, class_sums
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     PrototypeSharing,
     prototype_distance,
 )
 from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
-from fedray.core import total_of
 from fedray.models import ClassifierOutput
 
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -31,7 +29,7 @@ def prototypes(*present: bool) -> FedProto.down:
 
 def class_means(uplinks, classes, how):
     """Return the means and the mask that the server computes, Eq. (6)."""
-    return class_average(total_of(partial(class_sums, classes=classes, how=how), uplinks).sums)
+    return aggregate(uplinks, classes, how)
 
 
 def test_eq6_weighs_by_samples_of_the_class():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import exp, log, log1p
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tensors import CPU, gaussian
 
-from fedray.algorithms.mean import class_average, class_sums
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
@@ -31,7 +30,6 @@ from fedray.core import (
     Server,
     Setting,
     TrainingConfig,
-    total_of,
 )
 from fedray.core.gate import quantise
 from fedray.language.encoders import EncoderChoice
@@ -134,7 +132,7 @@ def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
 
 def class_means(uplinks, classes, how):
     """Return the means and the mask that the server computes, Eq. (6)."""
-    return class_average(total_of(partial(class_sums, classes=classes, how=how), uplinks).sums)
+    return aggregate(uplinks, classes, how)
 
 
 @pytest.mark.parametrize(("how", "expected"), [("weighted", (0.75, 0.25)), ("uniform", (0.5, 0.5))])

@@ -9,10 +9,8 @@ import torch
 from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import initial_prompts
 
-from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.prompts.flexlora import truncated
+from fedray.algorithms.prompts.flexlora import FlexLoRA, truncated
 from fedray.algorithms.prompts.lora import LowRankClip, product
-from fedray.core import total_of
 from fedray.models import Pixels
 
 
@@ -47,14 +45,14 @@ def uploads(assembly, ranks):
         like = initial_prompts(assembly, client)
         factors = {n: noise(*t.shape, seed=client + 5) for n, t in like.items()}
         assert factors["b.text"].shape[-1] == rank
-        sent[client] = FedAvg.up(factors, samples)
+        sent[client] = FlexLoRA.up(factors, samples)
     return sent
 
 
 def step(assembly, sent):
     """The server's state after the uploads, and what it sends next."""
     method, server = assembly.algorithm, assembly.server(torch.device("cpu"))
-    state = method.server_step(method.init_server(server), total_of(method.summand, sent), server)
+    state = method.server_update(method.init_server(server), sent, server)
     return state["model"], method.downlink(state, sorted(sent), server)
 
 

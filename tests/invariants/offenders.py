@@ -228,3 +228,13 @@ class ModuleMemory(FedAvg):
         loss = super().loss(output, batch, local)
         self.losses[local.client.id] = loss.item()
         return loss * before
+
+
+@method("own_answers", "OwnAnswers", "-")
+class OwnAnswers(FedAvg):
+    """Predicts each client's commonest class, and claims that clients have one model."""
+
+    one_model = True
+
+    def predict(self, output, local):
+        return super().predict(output, local) + 9.0 * local.client.class_counts

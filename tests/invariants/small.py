@@ -101,16 +101,12 @@ class Few:
     def __init__(self, pool: WorkerPool, count: int) -> None:
         self._pool = pool
         self._count = count
-        self.suspend = pool.suspend
-        self.node_of = pool.node_of
+        self.answer = pool.answer
         self.forget = pool.forget
 
-    def ready(self, needed: int) -> list[Any]:
-        """Return those of the first workers that answer."""
-        first = self._pool.workers[: self._count]
-        while not (found := [each for each in self._pool.ready(needed) if each in first]):
-            time.sleep(0.05)
-        return found
+    def ready(self) -> list[Any]:
+        """Return the first workers."""
+        return self._pool.ready()[: self._count]
 
 
 def on_workers(experiment: Experiment, out: Path, pool: WorkerPool, count: int) -> list[Round]:

@@ -16,11 +16,17 @@ from fedray.storage.run_folder import RunFolder
 pytestmark = pytest.mark.ray
 
 
+def said(capsys) -> str:
+    """What a command says itself; Ray adds what its processes print."""
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    return "".join(line for line in lines if "pid=" not in line)
+
+
 def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     out = tmp_path / "out"
     words = small.arguments("gpus=3", "workers=1", "--no-track")
     assert run.main([*words, "--out", str(out)]) == 2
-    error = capsys.readouterr().err
+    error = said(capsys)
     assert error.startswith("error: 1 workers need 1 CPU, 3 GPU, but the cluster has")
     assert error.endswith("set gpus=2 or less\n")
     assert not out.exists()
@@ -38,7 +44,7 @@ def test_an_accelerator_that_is_not_there(small, ray_nodes, tmp_path, capsys, ke
     """Ray was started with GPUs that this machine does not have."""
     out = tmp_path / "out"
     assert run.main([*small.arguments(*keys, "--no-track"), "--out", str(out)]) == 2
-    error = capsys.readouterr().err
+    error = said(capsys)
     assert error.startswith(f"error: {role}")
     assert f" on node {platform.node()} has a share of " in error
     assert f"({key}), but torch {torch.__version__} finds none there" in error
@@ -64,7 +70,7 @@ def test_wrong_prompts_found_by_the_server_actor(
     for executor in ("serial", "ray"):
         words = small.arguments("workers=1", *asked, "--executor", executor, "--out", str(out))
         assert run.main(words) == 2
-        error = capsys.readouterr().err
+        error = said(capsys)
         assert error.startswith(f"error: {sentence}")
         assert error.count("\n") == 1
         assert not out.exists()
@@ -88,7 +94,7 @@ def test_a_fault_in_a_method_names_the_file_with_its_traceback(
     out = tmp_path / "out"
     assert run.main([*words, "--out", str(out)]) == 1
     kept = RunFolder(out).error
-    assert capsys.readouterr().err == f"failed: {sentence} (traceback in {kept})\n"
+    assert said(capsys) == f"failed: {sentence} (traceback in {kept})\n"
     assert 'raise ArithmeticError("no such thing")' in kept.read_text()
     assert RunFolder(out).read().done == 1
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import shared_steps, stacks_of
+from fedray.core.stacked import refusal, shared_steps
+from fedray.core.sums import subtrees
 from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
@@ -40,7 +41,7 @@ TINY: dict[str, Any] = {
     "finetune_epochs": 0,
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)
+STACKABLE = sorted(method.name for method in algorithms.entries() if not refusal(method))
 
 
 def experiment(method: str, *sets: tuple[str, Any]) -> Experiment:
@@ -118,10 +119,10 @@ def test_what_clients_did_is_counted_as_by_themselves():
 
 
 def test_stacks_are_subtrees_of_the_additions():
-    assert [*stacks_of(range(10), 4)] == [range(2), range(2, 5), range(5, 7), range(7, 10)]
-    assert [*stacks_of(range(5, 10), 4)] == [range(5, 7), range(7, 10)]
-    assert [*stacks_of((3, 8), 4)] == [(3, 8)]
-    assert [*stacks_of((), 4)] == []
+    assert [*subtrees(range(10), 4)] == [range(2), range(2, 5), range(5, 7), range(7, 10)]
+    assert [*subtrees(range(5, 10), 4)] == [range(5, 7), range(7, 10)]
+    assert [*subtrees((3, 8), 4)] == [(3, 8)]
+    assert [*subtrees((), 4)] == []
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ from fedray.plugin import LocalTraining, method, sent
 class Sends(LocalTraining):
     """Uploads a payload of its own type."""
 
-    travels = "numbers"
     up = {"drawn": sent("statistics", "numbers", axes="k")}
 
     size: int = Field(3, ge=1, le=1_000_000)

@@ -55,7 +55,6 @@ class OpenClip(PromptedClip):
 class Open(PromptAveraging):
     """Averages the frame and the gates."""
 
-    travels = "a frame"
     stacks = True
 
     everything: bool = False

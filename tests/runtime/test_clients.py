@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from rounds import step_of
 from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import ClientState, Flat, Sums, total_of, weighed
+from fedray.core import ClientState, Flat, Sums, combined_rows, total_of
 from fedray.errors import ClientError
 from fedray.models import saved_buffers
 from fedray.runtime import devices
@@ -283,45 +284,15 @@ def sent_to(made: Assembly, count: int) -> list[Member]:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeypatch, count):
+def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, count):
     made = assemble("fedavg", {"model.group": "cnn2"})
-    monkeypatch.setattr(type(made.algorithm), "summand", lambda _, upload: dict(upload.model))
     runtime, sums, members = GroupRunner(made, CPU), Sums(count), sent_to(made, 3)
     uploads = [step_of(runtime, *member)[0].uplink for member in members]
     answers = runtime.run_group("client_update", 1, members[:count], sums)
     assert [reply.uplink for reply, _ in answers] == [None] * count
     step_of(runtime, *members[2])
-    expected = total_of(lambda upload: dict(upload.model), dict(enumerate(uploads[:count])))
-    assert same(sums.total.sums, expected.sums)
-
-
-@pytest.mark.parametrize("group", [1, 2])
-def test_summands_stay_as_they_are(assemble, monkeypatch, group):
-    """A tensor may stand under two names, or be the same for all clients."""
-    made, one = assemble("fedavg", {"model.group": "cnn2"}), torch.ones(())
-
-    def summand(method, upload):
-        weights = weighed(upload.model, 1.0)
-        return {"first": weights, "second": weights, "clients": one}
-
-    monkeypatch.setattr(type(made.algorithm), "summand", summand)
-    runtime, sums, members = GroupRunner(made, CPU), Sums(2), sent_to(made, 2)
-    for first in range(0, 2, group):
-        runtime.run_group("client_update", 1, members[first : first + group], sums)
-    uploads = [step_of(runtime, *member)[0].uplink for member in members]
-    expected = total_of(lambda upload: weighed(upload.model, 1.0), dict(enumerate(uploads)))
-    assert [float(one), float(sums.total["clients"])] == [1.0, 2.0]
-    assert same(sums.total["first"], expected.sums)
-    assert same(sums.total["second"], expected.sums)
-
-
-@pytest.mark.parametrize("group", [1, 2])
-def test_a_summand_that_is_no_tensor_is_named(assemble, monkeypatch, group):
-    made = assemble("fedavg", {"model.group": "cnn2"})
-    monkeypatch.setattr(type(made.algorithm), "summand", lambda *_: {"sums": {"weight": 3.0}})
-    runtime, members = GroupRunner(made, CPU), sent_to(made, group)
-    with pytest.raises(TypeError, match=r"a float as 'sums\.weight', expected a tensor"):
-        runtime.run_group("client_update", 1, members, Sums(group))
+    expected = total_of(dict(enumerate(uploads[:count])), partial(combined_rows, made.algorithm))
+    assert same(sums.total["model"], expected["model"])
 
 
 @pytest.fixture

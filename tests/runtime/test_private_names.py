@@ -13,22 +13,8 @@ from packaging.specifiers import SpecifierSet
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NAMES = {
     "ray": (
-        "ray._common.utils:get_ray_address_file",
-        "ray._private.ray_constants:ENABLE_RAY_CLUSTER",
-        "ray._private.ray_constants:ENABLE_RAY_CLUSTERS_ENV_VAR",
-        "ray._private.ray_constants:env_bool",
-        "ray._private.worker:print_to_stdstream",
-        "ray._private.utils:get_dashboard_dependency_error",
-        "ray._private.node:Node.start_api_server",
-        "ray._private.node:Node.start_log_monitor",
-        "ray._private.node:Node.start_monitor",
-        "ray._private.services:start_ray_process",
-        "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
-        "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
         "ray.air.execution.resources.placement_group:remove_placement_group",
         "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
-        "ray.tune.execution.class_cache:DEFAULT_ENV_VARS",
-        "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE",
     ),
     "torch": (
         "torch:_foreach_norm",

@@ -80,7 +80,7 @@ def test_without_the_accountant_nothing_begins(monkeypatch):
 
 
 def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
-    """A class with a server step of its own has to say so itself; the others do not inherit it."""
+    """It follows from what they declare, and from whether the server sees single uploads."""
     equal = {
         method.name
         for method in algorithms.entries()
@@ -88,18 +88,10 @@ def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
         and takes_equal_mean(method, method.HParams(weights="uniform"))
     }
     assert {"fedavg", "fedprox", "scaffold", "pfedme", "fedetf", "promptfl", "fedglcl"} <= equal
-    others = {"fednova", "fedconcat", "fedpac", "fedproto_global", "fedtsp_global", "fedfa_anchors"}
+    others = {"fednova", "fedconcat", "fedpac", "fedproto_global", "fedtsp_global", "feddf"}
     assert not equal & others
     fedavg = algorithms.get("fedavg")
     assert not takes_equal_mean(fedavg, fedavg.HParams())
-
-    class WeighsByItself(fedavg):
-        name = "weighs_by_itself"
-
-        def weight(self, upload):
-            return 2.0
-
-    assert not takes_equal_mean(WeighsByItself, fedavg.HParams(weights="uniform"))
 
 
 # --- what is done --------------------------------------------------------------------------------

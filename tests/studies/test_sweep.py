@@ -77,7 +77,7 @@ def as_undisturbed(study: Study, here: Path) -> None:
 
 
 def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
-    """Return the parent run of the only invocation, and the runs of its trials by their folders."""
+    """Return the parent run of the only invocation, and its other runs by their folders."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
@@ -85,10 +85,8 @@ def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
     runs = client.search_runs([number])
     parents = {run.info.run_id: run.data.tags.get("mlflow.parentRunId") for run in runs}
     [parent] = [run for run in runs if parents[run.info.run_id] is None]
-    trials = {name for name, above in parents.items() if above == parent.info.run_id}
-    children = [run for run in runs if parents[run.info.run_id] in trials]
-    assert len(children) == len(runs) - 1 - len(trials)
-    assert {parents[run.info.run_id] for run in children} == trials
+    children = [run for run in runs if run is not parent]
+    assert {parents[run.info.run_id] for run in children} == {parent.info.run_id}
     return parent, {run.data.tags["fedray.folder"]: run for run in children}
 
 

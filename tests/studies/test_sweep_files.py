@@ -178,11 +178,11 @@ def test_a_value_whose_partition_cannot_be_made_is_given_up_alone(here, capsys, 
 def test_several_nodes_need_a_tracking_server(here, monkeypatch):
     from fedray.studies.ready import check_tracking
 
-    check_tracking(1, here)
+    check_tracking(1)
     with pytest.raises(UserError, match=r"2 nodes, and sqlite:.* set MLFLOW_TRACKING_URI"):
-        check_tracking(2, here)
+        check_tracking(2)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    check_tracking(2, here)
+    check_tracking(2)
 
 
 def test_a_folder_is_used_by_one_study_at_a_time(here):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
-from unittest import mock
+from typing import Any
 
-from fedray.cli.upload import follow_folder
 from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import Follower, TrackedRun, Uploader, uploader
 
 STARTED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 
@@ -94,65 +88,8 @@ class Held:
             assert steps == list(rounds), name
 
 
-def tracked(key: str = "k", rounds: Iterable[Round] = (), **more: Any) -> TrackedRun:
-    """Return a run that is still going, unless `status` says more."""
-    given = {"params": {}, "tags": {}, "status": "RUNNING", "started_ms": 1_700_000_000_000}
-    given |= {"name": key, "experiment": "digits", "rounds": list(rounds)}
-    return TrackedRun(key, **given | more)
-
-
 def wait_until(true: Callable[[], object], seconds: float = 200.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-class Following:
-    """`fedray upload --follow` in a thread, without patience.
-
-    Args:
-        folder: the folder that is followed.
-        uri: the tracking URI.
-        find: returns what is sent, to the experiment digits; None: what is in the folder.
-
-    Attributes:
-        said: the lines that it printed.
-    """
-
-    def __init__(self, folder: Path, uri: str, find: Callable[[Any], Any] | None = None) -> None:
-        self.said: list[str] = []
-        self._results: list[bool] = []
-        reads, writes = os.pipe()
-        self._input = os.fdopen(writes, "w")
-        short = dict.fromkeys(("EVERY_SECONDS", "RETRY_SECONDS"), 0.05)
-        self._patches = [mock.patch.multiple(uploader, **short, CLOSE_SECONDS_DOWN=600.0)]
-        self._patches += [mock.patch.object(sys, "stdin", os.fdopen(reads))]
-
-        def run() -> None:
-            if find is None:
-                self._results.append(follow_folder(folder, uri, self.said.append))
-            else:
-                follower = Follower(folder, find, Uploader(uri), self.said.append)
-                self._results.append(follower.run())
-
-        self._thread = threading.Thread(target=run)
-
-    def __enter__(self) -> Self:
-        for patch in self._patches:
-            patch.start()
-        self._thread.start()
-        return self
-
-    def end(self, status: str = "") -> bool:
-        """End the run; return whether MLflow has everything."""
-        with self._input:
-            self._input.write(f"{status or None} 600")
-        self._thread.join(200)
-        return self._results == [True]
-
-    def __exit__(self, *_: object) -> None:
-        self._input.close()
-        self._thread.join(200)
-        for patch in reversed(self._patches):
-            patch.stop()

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.runtime.resolve import from_tree
+from fedray.storage.claim import FolderClaim
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
-from fedray.tracking import (
-    Tracker,
+from fedray.storage.run_folder import RunFolder
+from fedray.tracking.describe import (
+    MAX_RUN_NAME,
     as_params,
     describe_run,
     experiment_name,
     grouped,
-    resolve_uri,
-    run_key,
+    metrics_of,
     run_name,
     source_tags,
-    tracker_for,
-    ui_command,
-)
-from fedray.tracking.describe import (
-    MAX_PARAM,
-    MAX_RUN_NAME,
-    metrics_of,
-    per_client_json,
-    read_metadata,
+    tracked_run,
     valid_name,
 )
-from fedray.tracking.mlflow_store import check_installed, reason
-from tests.tracking.runs import make_round, make_run
+from fedray.tracking.store import check_installed, reason, resolve_uri, ui_command
+from tests.tracking.runs import STARTED, make_round, make_run, write_run
 
 # --- names, params, metrics ----------------------------------------------------------------------
 
@@ -54,12 +47,6 @@ def test_configuration_is_flattened_by_dotted_keys() -> None:
         "list": "[1, 2]",
         "none": "{}",
     }
-
-
-def test_long_values_are_cut_and_say_so() -> None:
-    (value,) = as_params(flatten({"text": "x" * 7000})).values()
-    assert len(value) == MAX_PARAM
-    assert value.endswith("... (7000 characters)")
 
 
 def test_names_are_valid_and_stay_distinct() -> None:
@@ -105,13 +92,6 @@ def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
     ]
 
 
-def test_per_client_table_is_clients_by_rounds() -> None:
-    rounds = [Round(0, 1.0, {}, {9: 0.2}), Round(1, 1.0, {}), Round(2, 1.0, {}, {10: 0.5, 9: 0.1})]
-    expected = {"rounds": [0, 2], "clients": [9, 10], "values": [[0.2, 0.1], [None, 0.5]]}
-    assert json.loads(per_client_json(rounds)) == {"per_client": expected}
-    assert per_client_json(rounds[1:2]) == ""
-
-
 def test_a_run_is_described_by_its_whole_configuration() -> None:
     experiment = from_tree({"algorithm": {"name": "fedproto", "lambda": 7}, "seed": 3})
     info = replace(
@@ -134,9 +114,6 @@ def test_a_run_is_described_by_its_whole_configuration() -> None:
     assert tags["version.torch"][0].isdigit()
 
 
-# --- keys ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("described", "commit", "dirty"),
     [("cf3951de5740", "cf3951de5740", "false"), ("v1.2-3-gabc1234-dirty", "abc1234", "true")],
@@ -156,30 +133,27 @@ def test_runs_are_compared_by_their_data_and_own_questions_keep_their_name() -> 
     assert experiment_name("fedtsp_digits", pictures) == "methods on image_folder leaves"
 
 
-def test_a_folder_keeps_its_key_when_it_moves(tmp_path: Path) -> None:
-    key = run_key(tmp_path / "a b", "1" * 64)
-    assert run_key(tmp_path / "a b", "1" * 64) == key
-    (tmp_path / "a b").rename(tmp_path / "c")
-    assert run_key(tmp_path / "c", "1" * 64, name="c") == key
-    assert read_metadata(tmp_path / "c")["name"] == "c"
-    assert run_key(tmp_path / "c", "1" * 64) == key
-    assert read_metadata(tmp_path / "c")["name"] == "c"
+def test_a_folder_keeps_its_key_when_it_moves_and_goes_on(tmp_path: Path) -> None:
+    key = tracked_run(write_run(tmp_path / "a", make_run(1, of=2))).key
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert tracked_run(write_run(tmp_path / "b", make_run(2))).key == key
+    later = replace(make_run(2), started=STARTED + timedelta(milliseconds=1))  # run anew
+    assert tracked_run(write_run(tmp_path / "a", later)).key != key
+    other = tracked_run(write_run(tmp_path / "a", make_run(2, seed=1)))
+    assert other.key != key
 
 
-def test_a_folder_that_is_run_anew_gets_a_new_key(tmp_path: Path) -> None:
-    keys = {run_key(tmp_path / "a", "1" * 64), run_key(tmp_path / "a", "2" * 64)}
-    shutil.rmtree(tmp_path / "a")
-    keys.add(run_key(tmp_path / "a", "1" * 64))
-    assert len(keys) == 3
-
-
-def test_broken_metadata_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "tracking.json").write_text("{")
-    with pytest.raises(UserError, match=r"tracking.json cannot be read.*delete it"):
-        run_key(tmp_path, "1")
-    (tmp_path / "tracking.json").write_text("{}")
-    with pytest.raises(UserError, match="holds no key"):
-        run_key(tmp_path, "1")
+def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", make_run(2, of=4))
+    claim = FolderClaim(RunFolder(folder))
+    claim.acquire()
+    assert tracked_run(folder).status == "RUNNING"
+    claim.release()
+    assert tracked_run(folder).status == "KILLED"
+    (folder / "error.txt").write_text("an error")
+    assert tracked_run(folder).status == "FAILED"
+    assert tracked_run(folder, going=True).status == "RUNNING"
+    assert tracked_run(write_run(folder, make_run(4)), going=True).status == "FINISHED"
 
 
 # --- where ---------------------------------------------------------------------------------------
@@ -189,13 +163,8 @@ def test_default_store_is_next_to_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/results/mlflow.db"
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "home"))
-    tracker = tracker_for(tmp_path / "run")
-    assert tracker.hint == (
-        f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/home/mlflow.db --port 5000"
-    )
+    assert resolve_uri() == f"sqlite:///{tmp_path}/home/mlflow.db"
     assert not (tmp_path / "home").exists()
 
 
@@ -204,9 +173,9 @@ def test_environment_decides_and_becomes_absolute(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
-    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/my.db"
+    assert resolve_uri() == f"sqlite:///{tmp_path}/my.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert ui_command(resolve_uri(Path("results"))) == "http://host:5000"
+    assert ui_command(resolve_uri()) == "http://host:5000"
     assert ui_command("http://ada:secret@host:5000") == "http://ada:***@host:5000"
     assert ui_command("postgresql://ada:secret@host/db") == (
         'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI" --port 5000'
@@ -217,16 +186,13 @@ def test_environment_decides_and_becomes_absolute(
 def test_a_folder_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(UserError, match=f"MLFLOW_TRACKING_URI={uri} is a folder"):
-        resolve_uri(Path("results"))
+        resolve_uri()
 
 
-def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = SimpleNamespace(origin=None, submodule_search_locations=["/here/mlflow"])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: folder)
-    with pytest.raises(UserError, match=r"finds only the folder /here/mlflow.*--no-track"):
-        Tracker("http://host", "e")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="mlflow is not installed; pip"):
+@pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])  # a folder called mlflow
+def test_without_mlflow_it_is_named(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    with pytest.raises(UserError, match=r"mlflow is not installed; pip.*--no-track"):
         check_installed()
 
 
@@ -234,4 +200,4 @@ def test_the_innermost_cause_is_named() -> None:
     error = RuntimeError("wrapped")
     error.__cause__ = OSError("handled")
     error.__cause__.__context__ = ConnectionRefusedError("nobody\n is there")
-    assert reason(error) == "ConnectionRefusedError: nobody is there"
+    assert reason(error, "") == "ConnectionRefusedError: nobody is there"

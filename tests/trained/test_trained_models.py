@@ -328,8 +328,6 @@ def peculiar():
 
     @core.method("peculiar", "Peculiar", "-")
     class Peculiar(FedAvg):
-        travels = "models"
-
         by: str = "round"
 
         def begin(self, client, state, down):

@@ -17,10 +17,10 @@ class ExtraParameters(FedAvg):
     The loss reads the extra parameters from `local.extra`.
     """
 
-    stacks = True
+    one_model = True
+    dense = False
     down = {"extra": core.sent("weights")}
     up = {"extra": core.sent("weights", combine="mean")}
-    one_model = True
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Return the initial values by name; no model may have a parameter of the same name."""

@@ -3,7 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, arXiv:1602.05629.
 
-    Algorithm 1, server line -> Averaging.summands, Averaging.server_step (mean.py)
+    Algorithm 1, server line -> combined_rows, mean_of (core/sums.py)
 
 Most methods with a global model extend this class. They override which tensors are shared, which
 parameters are trainable, the loss, or how the server updates the model.
@@ -28,18 +28,16 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import SAMPLES, Averaging, Weights
+from fedray.algorithms.mean import SAMPLES, Weights
 from fedray.errors import nearest
 from fedray.models import Classifier, tensor_names
 
 
 @core.method("fedavg", "FedAvg", "McMahan et al., AISTATS 2017, arXiv:1602.05629")
-class FedAvg(Averaging, core.LocalTraining):
+class FedAvg(core.LocalTraining):
     """Averaging of whole models; clients keep no state."""
 
-    travels = "models"
     dense = True
-    stacks = True
     down: ClassVar[Any] = {
         "model": core.sent(
             "weights",
@@ -55,7 +53,6 @@ class FedAvg(Averaging, core.LocalTraining):
         "samples": SAMPLES,
     }
     one_model = True
-    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform"}
 
     weights: Weights = "samples"
     """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
@@ -91,10 +88,6 @@ class FedAvg(Averaging, core.LocalTraining):
             )
         return {"model": select(core.Flat.of(initial), shared)}
 
-    def weight(self, upload: Any) -> float:
-        """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
-        return float(upload.samples) if self.weights == "samples" else 1.0
-
     def mean_of_groups(
         self,
         models: Mapping[str, core.Tensors],
@@ -113,10 +106,9 @@ class FedAvg(Averaging, core.LocalTraining):
         members: dict[str, dict[int, Any]] = {}
         for client, upload in uploads.items():
             members.setdefault(group_of(client), {})[client] = upload
-        totals = {group: core.total_of(self.summand, of) for group, of in members.items()}
         means = {
-            group: self.server_step({"model": models[group]}, total, server)["model"]
-            for group, total in totals.items()
+            group: core.Algorithm.server_update(self, {"model": models[group]}, of, server)["model"]
+            for group, of in members.items()
         }
         return {**models, **means}
 

@@ -73,9 +73,8 @@ class FedConcat(FedAvg):
     """
 
     version = 2  # encodes the images of each batch
-    travels = "label distributions once; models in clusters; encoders once; classifiers"
     one_model = True
-    stacks = True
+    dense = False
     keep_encoders = core.gift(
         weights=core.sent(
             "weights",

@@ -46,9 +46,7 @@ class FedETF(ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
     version = 2  # predicts with s
-    travels = "models and a scale; the simplex once"
     one_model = True
-    stacks = True
     keep_simplex = core.gift(
         simplex=core.sent("prototypes", "nothing: a random rotation of a fixed simplex", "C C")
     )

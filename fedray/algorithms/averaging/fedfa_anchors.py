@@ -6,7 +6,7 @@ Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.0929
     anchor loss            -> anchor_loss
     classifier calibration -> Calibration
     local anchors          -> MovingAnchors
-    global anchors         -> FedFAAnchors.server_step
+    global anchors         -> combined_rows, mean_of (core/sums.py)
 
 The registered name contains "anchors" because another method is called FedFA too (feature
 augmentation).
@@ -40,15 +40,16 @@ from fedray.models import ClassifierOutput
 class FedFAAnchors(FedAvg):
     """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
-    travels = "models and feature anchors"
+    dense = False
     down = {
         "anchors": core.sent("prototypes", "the means of the participants' class features", "C d")
     }
-    up = {
+    up = {  # a mean in double precision: an anchor that no client has moved stays bit for bit
         "anchors": core.sent(
             "prototypes",
             "which classes the client holds, by the anchors that moved, and their mean features",
             "C d",
+            combine="mean",
         )
     }
 
@@ -66,17 +67,6 @@ class FedFAAnchors(FedAvg):
         random = server.streams.torch("fedfa_anchors")
         classes, d = self.setting.num_classes, self.setting.feature_dim
         return {**super().init_server(server), "anchors": initial_anchors(classes, d, random)}
-
-    def summand(self, upload: Any) -> core.StateTree:
-        anchors = core.weighed({"anchors": upload.anchors}, self.weight(upload))
-        return {**super().summand(upload), **anchors}
-
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
-        # In double precision, so that an anchor that no client has moved stays equal bit for bit.
-        anchors = (total["anchors"] / total["weight"]).to(state["anchors"].dtype)
-        return {**super().server_step(state, total, server), "anchors": anchors}
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["anchors"])

@@ -48,7 +48,7 @@ class FedFAAugmentation(FedAvg):
     """FedAvg with feature augmentation; clients store running means of channel statistics."""
 
     version = 2  # the variance over clients in double precision
-    travels = "models and channel statistics"
+    dense = False
     down = {
         "variances": sent(
             "statistics", "how much the channel statistics of the participants differ"

@@ -33,8 +33,7 @@ from fedray.models import ClassifierOutput
 class FedLC(FedAvg):
     """FedAvg with logits calibrated by the client's class counts, which the client never sends."""
 
-    one_model = True
-    stacks = True
+    dense = False
 
     tau: float = Field(1.0, ge=0, le=1e6)
     """τ, weight of the margins; 0 gives FedAvg. Usual: 1."""

@@ -26,8 +26,12 @@ from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.models import buffer_names
 
 
-def _is_divisor(payload: Any, name: str, call: core.Call) -> None:
-    payload.require_within(name, 1)
+def normalised(method: Any, upload: Any) -> core.StateTree:
+    """Return n_i a_i, n_i / a_i and n_i y_i / a_i, whose sums FedNova needs besides FedAvg's."""
+    weight = torch.tensor(method.weight(upload)).double()
+    share = float(weight) / upload.steps
+    trained = {n: y.double() * share for n, y in upload.model.items() if y.is_floating_point()}
+    return {"steps": weight * upload.steps, "inverse": weight / upload.steps, "trained": trained}
 
 
 @core.method("fednova", "FedNova", "Wang et al., NeurIPS 2020, arXiv:2007.07481")
@@ -35,10 +39,12 @@ class FedNova(FedAvg):
     """FedAvg of updates that are normalised by the number of local steps."""
 
     requires = core.Requires(sgd=True)
-    dense = True
     up = {
         "steps": core.sent(
-            "statistics", "how many steps the client took", number=float, check=_is_divisor
+            "statistics",
+            "how many steps the client took",
+            number=float,
+            combine=normalised,
         )
     }
     """`steps` is a_i, the divisor of the client's update."""
@@ -50,24 +56,14 @@ class FedNova(FedAvg):
         a_i = steps_of(trained, self.setting.training)
         return {**update, "steps": a_i}, next_state
 
-    def summand(self, upload: Any) -> core.StateTree:
-        """Return n_i, n_i y_i, n_i a_i, n_i / a_i and n_i y_i / a_i."""
-        weight = self.weight(upload)
-        return {
-            "weight": torch.tensor(weight).double(),
-            "model": core.weighed(upload.model, weight),
-            "steps": torch.tensor(weight).double() * upload.steps,
-            "inverse": torch.tensor(weight).double() / upload.steps,
-            "normalised": core.weighed(upload.model, weight / upload.steps),
-        }
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Move the model by the normalised average; average buffers as FedAvg does."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
-        p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
-        buffers, sums = buffer_names(server.model), total["normalised"]
+        steps, buffers = total["steps"], buffer_names(server.model)
+        p_a, p_by_a = (steps[name] / total["weight"] for name in ("steps", "inverse"))
+        sums = steps["trained"]
         y = {name: sums[name] / total["weight"] for name in sums if name not in buffers}
         weights = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
         return {"model": select({**model, **means, **weights}, model)}

@@ -20,9 +20,6 @@ from fedray.models import ClassifierOutput
 class FedProx(FedAvg):
     """FedAvg with a proximal term that holds local weights near the global ones."""
 
-    dense = True
-    stacks = True
-
     mu: LossWeight = 0.001
     """μ, weight of the proximal term; 0 gives FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 

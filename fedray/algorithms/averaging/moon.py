@@ -37,7 +37,7 @@ class Moon(FedAvg):
     """FedAvg with a model-contrastive loss; each client stores its previous model."""
 
     one_model = True
-    stacks = True
+    dense = False
 
     mu: LossWeight = 1.0
     """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to

@@ -39,19 +39,15 @@ class Scaffold(FedAvg):
     """
 
     version = 2  # privacy clips the change of the variate as a difference from 0
-    travels = "models and control variates"
     requires = core.Requires(sgd=True)
-    dense = True
     down = {"control": core.sent("weights", "the mean gradient of all clients")}
     up = {
         "change": core.sent(
             "weights",
             "the client's mean gradient of the round, from which gradient inversion starts",
             combine="sum",
-            check=core.like_download("control"),
         )
     }
-    equal_mean = FedAvg.equal_mean  # the server uses only the sum of the variates, too
 
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n (NIID-Bench)."""

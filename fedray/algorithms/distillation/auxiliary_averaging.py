@@ -22,7 +22,7 @@ from fedray.models import AUXILIARY, Classifier, ClassifierOutput, WithAuxiliary
 class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
     """Training of the client's model and the small model by one optimiser; tests use the former."""
 
-    travels = "a small model"
+    dense = False
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
     """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
 

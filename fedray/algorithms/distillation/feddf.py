@@ -51,9 +51,9 @@ class FedDF(FedAvg):
     """
 
     version = 2  # the ensemble's mean in double precision
-    travels = "models"
-    requires = core.Requires(public=True)
     one_model = True
+    requires = core.Requires(public=True)
+    dense = False
 
     server_epochs: int = Field(5, ge=0, le=10_000)
     """Passes of a student over the public images in a round; 0 gives FedAvg inside each

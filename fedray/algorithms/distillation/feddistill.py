@@ -42,7 +42,6 @@ class FedDistill(core.LocalTraining):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     version = 2  # means over clients in double precision
-    travels = "mean class outputs"
     down: ClassVar[Any] = {
         "outputs": core.sent(
             "logits",

@@ -56,7 +56,6 @@ from fedray.models import drawn_linear
 class FedGen(HeadAveraging):
     """Averaged heads, trained on generated features of all classes in addition to local images."""
 
-    travels = "classifier heads; a generator of features down; class counts once"
     down: ClassVar[Any] = {
         "head": core.sent("weights", "the mean of the participants' heads"),
         "generator": core.sent("weights", "features that these heads classify as each class"),

@@ -34,7 +34,6 @@ the maximum. Those of the client's own model stay with the client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -59,20 +58,10 @@ from fedray.models import (
 EPS = 1e-6
 
 
-def _is_of_small_model(upload: Any, name: str, call: core.Call) -> None:
-    """Check that the update has each parameter of the small model, whole or as factors."""
-    assert isinstance(call.algorithm, FedKD)
-    tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
-    names = call.algorithm.shared(model) - upload.buffers.keys()
-    update = {
-        name: factors
-        if "whole" in factors
-        else {"whole": restore(factors).reshape(tensors[name].shape)}
-        for name, factors in upload.update.items()
-        if name in names
-    }
-    expected = {name: {"whole": tensors[name]} for name in sorted(names)}
-    replace(upload, update=update).require_like(name, expected)
+def restored(method: Any, upload: Any) -> core.Tensors:
+    """Return n_k times the update, restored from its factors."""
+    weight = method.weight(upload)
+    return {name: restore(f).double() * weight for name, f in upload.update.items()}
 
 
 @core.method("fedkd", "FedKD", "Wu et al., Nature Communications 2022, arXiv:2108.13323")
@@ -80,18 +69,16 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
     version = 2  # the server's step is not factorised
-    travels = "factors of a small model's updates"
     up: ClassVar[Any] = {
         "model": None,
         "update": core.sent(
             "weights",
             "the client's update of the small model (membership; after few steps on few images, "
             "images), to the precision of `energy_start` and `energy_end`",
-            check=_is_of_small_model,
+            combine=restored,
         ),
-        "buffers": core.sent("statistics", counters=True),
+        "buffers": core.sent("statistics", counters=True, combine="mean"),
     }
-    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
     energy_start: float = Field(0.95, ge=0, le=1)
     """T_start, share of an update's energy that its factors keep in the first round; 1 keeps
@@ -115,27 +102,21 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
 
     def factors(self, update: Tensor, round_: int) -> core.Tensors:
         """Return the factors of an update for round `round_`, on the CPU."""
-        hp, done = self.hp, max(round_ - 1, 0) / self.setting.rounds
-        share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
+        done = max(round_ - 1, 0) / self.setting.rounds
+        share = energy(self.energy_start, self.energy_end, done) if self.compress else None
         return factorise(update, share)
-
-    def summand(self, upload: Any) -> core.StateTree:
-        """Return n_k, and n_k times the restored update."""
-        weight = self.weight(upload)
-        update = {name: restore(factors) for name, factors in upload.update.items()}
-        terms = core.weighed({**update, **upload.buffers}, weight)
-        return {"weight": torch.tensor(weight).double(), "model": terms}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Add the mean update to the small model; average buffers as FedAvg does."""
-        model = state["model"]
-        means = core.mean_of(total["model"], total["weight"], model)
-        buffers = buffer_names(server.empty(server.architectures[0]))
+        model, sums = state["model"], {**total["update"], **total["buffers"]}
+        means = core.mean_of(sums, total["weight"], model)
         return {
             "model": {
-                name: mean if name in buffers else model[name] + mean.reshape(model[name].shape)
+                name: model[name] + mean.reshape(model[name].shape)
+                if name in total["update"]
+                else mean
                 for name, mean in means.items()
             }
         }

@@ -55,7 +55,6 @@ PUBLIC_LOGITS = {
 class FedMD(core.LocalTraining):
     """Personal models of any architecture, which learn from their mean scores of public images."""
 
-    travels = "class scores of public images"
     requires = core.Requires(public=True)
     stacks = False
 

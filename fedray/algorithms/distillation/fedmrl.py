@@ -5,7 +5,7 @@ arXiv:2406.00488.
 
     fusion r = P([G(x), F(x)]) -> FusedWithAuxiliary.forward  (models/auxiliary.py)
     l_G + l_F -> matryoshka_loss
-    mean of the small models -> Averaging.summands, Averaging.server_step  (mean.py)
+    mean of the small models -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - FedTSP's code, a fork of HtFLlib, and HtFLlib never save the projector, so that every round

@@ -5,7 +5,7 @@ model here.
 
     L_local, L_meme -> mutual_loss
     D_KL            -> kl_divergence  (losses.py)
-    mean of the meme models -> Averaging.summands, Averaging.server_step  (mean.py)
+    mean of the meme models -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - D_KL is the mean over images, and each model is trained by its own loss alone. FedTSP's code,

@@ -38,8 +38,6 @@ from fedray.models import ClassifierOutput, drawn_linear
 class AlignFed(HeadAveraging):
     """Alignment of features with fixed targets on the sphere, and averaging of heads."""
 
-    travels = "classifier heads"
-    stacks = True
     down: ClassVar[Any] = {"weight": core.sent("statistics", number=float)}
     """Besides the head, this round's weight of the alignment."""
     keep_targets = core.gift(

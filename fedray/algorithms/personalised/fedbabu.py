@@ -28,10 +28,7 @@ from fedray.models import Classifier, head_tensors, tensor_names
 class FedBABU(FedAvg):
     """FedAvg of the model's body under one fixed random head, which clients store."""
 
-    travels = "models without the head; the head once"
     one_model = True
-    dense = True
-    stacks = True
     keep_head = core.gift(head=core.sent("weights", "nothing: initial weights"))
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -28,9 +28,6 @@ from fedray.models import Classifier, normalisation_tensors, tensor_names
 class FedBN(FedAvg):
     """FedAvg with personal normalisation layers."""
 
-    travels = "models without normalisation"
-    dense = True
-
     def shared(self, model: Classifier) -> Collection[str]:
         """Return all names except those of normalisation layers (Algorithm 1)."""
         return tensor_names(model) - normalisation_tensors(model)

@@ -44,7 +44,6 @@ from fedray.models import Classifier
 class FedGH(HeadSharing, ServerTraining):
     """A shared head that the server trains on mean class features; extractors stay personal."""
 
-    travels = "mean class features up, a classifier head down"
     down = {"head": core.sent("weights", "a head trained on the clients' mean class features")}
     up = CLASS_FEATURES
 

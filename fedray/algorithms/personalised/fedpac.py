@@ -44,15 +44,6 @@ from fedray.config import LearningRate, LossWeight
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
-def _is_head(payload: Any, name: str, call: core.Call) -> None:
-    tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
-    payload.require_like(name, select(tensors, head_tensors(model)))
-
-
-def _is_positive(payload: Any, name: str, call: core.Call) -> None:
-    payload.require_within(name, 0)
-
-
 class Prototypes(NamedTuple):
     """Prototypes [C, d], and the mask of the classes that have one [C]."""
 
@@ -65,13 +56,10 @@ class FedPAC(PrototypeAveraging):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
     version = 2  # heads are mixed in double precision
-    travels = "extractors, class prototypes and heads"
     up = {
-        "head": core.sent("weights", "the client's head", check=_is_head),
+        "head": core.sent("weights", "the client's head"),
         "means": core.sent("prototypes", "the mean features of its classes before training", "C d"),
-        "variance": core.sent(
-            "statistics", "how much the features vary", number=float, check=_is_positive
-        ),
+        "variance": core.sent("statistics", "how much the features vary", number=float),
     }
     """Besides a trained extractor with prototypes: the trained head, h, the mean feature of each
     class times the class's share, before training, and V, the variance of the client's features."""

@@ -3,7 +3,7 @@
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
 Representations", 2020, arXiv:2001.01523.
 
-    Algorithm 1, server line -> Averaging.summands, Averaging.server_step (mean.py)
+    Algorithm 1, server line -> combined_rows, mean_of (core/sums.py)
     Algorithm 1, client      -> LGFedAvg.begin
 
 Deviations:
@@ -25,5 +25,3 @@ from fedray.core import method
 @method("lg_fedavg", "LG-FedAvg", "Liang et al., 2020, arXiv:2001.01523")
 class LGFedAvg(HeadAveraging):
     """Averaging of classifier heads, weighted by samples; extractors stay personal."""
-
-    travels = "classifier heads"

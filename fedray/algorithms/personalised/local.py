@@ -9,5 +9,4 @@ from fedray.core import LocalTraining, method
 class Local(LocalTraining):
     """Local training with the cross-entropy, without communication."""
 
-    travels = "nothing"
     dense = True

@@ -13,6 +13,8 @@ from fedray.models import Classifier, tensor_names
 class OwnModel(FedAvg):
     """FedAvg where a round begins with the mean, but tests use a client's own trained model."""
 
+    dense = False
+
     def personal(self, model: Classifier) -> Collection[str]:
         """Return all names: a client keeps its trained shared tensors, too."""
         return tensor_names(model)

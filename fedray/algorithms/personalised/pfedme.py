@@ -33,7 +33,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.personalised.own_model import OwnModel
@@ -44,8 +43,6 @@ from fedray.models import Classifier, buffer_names
 @core.method("pfedme", "pFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848")
 class PFedMe(OwnModel):
     """A global model, and personal models that a proximal term holds near it."""
-
-    equal_mean = FedAvg.equal_mean  # the server step uses only the mean
 
     evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedray import core
-from fedray.algorithms.mean import SAMPLES, Averaging
+from fedray.algorithms.mean import SAMPLES
 from fedray.models import head_tensors
 
 
 class HeadSharing(core.LocalTraining):
     """Local training of personal extractors, of any architecture, with the server's head."""
 
-    stacks = True
     down = {"head": core.sent("weights", "the mean of the participants' heads")}
 
     def init_server(self, server: core.Server) -> core.ServerState:
@@ -24,7 +23,7 @@ class HeadSharing(core.LocalTraining):
         return core.LocalContext(client, client.load({**state.model, **head}), state, down)
 
 
-class HeadAveraging(Averaging, HeadSharing):
+class HeadAveraging(HeadSharing):
     """A `HeadSharing` method whose shared head is the mean of the participants' heads."""
 
     up = {

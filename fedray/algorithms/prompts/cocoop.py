@@ -80,8 +80,6 @@ class ConditionalClip(ContextClip):
 class CoCoOp(PromptAveraging, ContextMethod):
     """FedAvg of a context and of a network that shifts it by the image."""
 
-    travels = "one context and its network"
-
     length: int = Field(4, ge=1, le=64)
     """m, tokens of the context. Official scripts: 4."""
     words: str | None = "a photo of a"

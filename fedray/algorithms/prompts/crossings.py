@@ -7,7 +7,7 @@ values for pFedMe, so the defaults are pFedMe's.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
     coupling F of MaPLe's prompts -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
-    averaging of the prompts -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the prompts -> combined_rows, mean_of (core/sums.py)
     with FedProx, mu/2 ||p - p_t||² -> proximal_term  (losses.py)
     with pFedMe, inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
 
@@ -38,8 +38,6 @@ from fedray.core import LocalTraining, method
 class LocalPrompts(SingleContext, LocalTraining):
     """One prompt context per client, trained without communication."""
 
-    travels = "nothing"
-
 
 @method("promptfl_fedprox", "PromptFL + FedProx", PromptFL.paper)
 class FedProxPromptFL(PromptFL, FedProx):
@@ -57,14 +55,10 @@ class PFedMePromptFL(PFedMe, PromptFL):
 class MapleLocal(CoupledPrompts, LocalTraining):
     """MaPLe's prompts, trained without communication (DP2FL's comparison "Local")."""
 
-    travels = "nothing"
-
 
 @method("maple_fedavg", "MaPLe + FedAvg", "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged")
 class MapleFedAvg(PromptAveraging, CoupledPrompts):
     """FedAvg of MaPLe's prompts."""
-
-    travels = "text prompts and the maps to vision prompts"
 
 
 @method("maple_fedprox", "MaPLe + FedProx", MapleFedAvg.paper)

@@ -77,7 +77,6 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     """
 
     version = 2  # asks all clients for validation images, not only those that take part
-    travels = "task and data prompts, losses, and validation images once"
     requires = core.Requires(prompts=True, head=False, validation=True)
     down: ClassVar[Any] = {
         "task": core.sent("prompts", "the mean task prompt", axes="t"),

@@ -7,7 +7,7 @@ github.com/linhhtran/DP-FPL, commit cce74b47, `--factorization dpfpl`.
     factorisation p_L = u v + r by a power iteration -> factors
     standard deviation of the noise -> DPFPL.noise_std
     noisy gradients of u and v, and the gradient of p_L from them -> local_gradient
-    step of the shared context on the mean gradient -> Averaging.server_step  (mean.py)
+    step of the shared context on the mean gradient -> Algorithm.server_step  (core/algorithm.py)
 
 The client's context is p_G + u v + r, that is, p_G + p_L. A round is one exchange: every
 participant draws one batch, and `local_epochs` is not read. With equal weights, the mean of the

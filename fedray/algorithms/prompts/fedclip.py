@@ -7,7 +7,7 @@ the texts of their classes.
 
     attention adapter -> AdapterClip.image_features
     symmetric contrast in the batch -> batch_contrast
-    averaging of the adapter -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the adapter -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - The experiment's optimiser is used; official code: Adam with learning rate 5e-5, betas 0.9 and
@@ -69,7 +69,7 @@ class AdapterClip(ZeroShotClip):
 class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
-    travels = "an adapter of image features"
+    stacks = False
     version = 3  # the gate in float32
 
     weights: Weights = "uniform"

@@ -208,12 +208,6 @@ Sign = Literal["repel", "attract"]
 Reduction = Literal["mean", "sum"]
 
 
-def _are_selected(payload: Any, name: str, call: core.Call) -> None:
-    assert isinstance(call.algorithm, FedMGP)
-    groups, count = call.client.skeleton.tensors, call.algorithm.uploaded
-    payload.require_like(name, {modality: tensor[:count] for modality, tensor in groups.items()})
-
-
 @core.method("fedmgp", "FedMGP", "Bo et al., NeurIPS 2025, arXiv:2511.00480")
 class FedMGP(core.PromptMethod, core.LocalTraining):
     """Several groups of prompts per client, of which the server averages s by rank.
@@ -222,8 +216,6 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     """
 
     version = 2  # means in double precision
-    travels = "s of G groups of text and visual prompts"
-    stacks = True
     down: ClassVar[Any] = {
         "prompts": core.sent("prompts", "the mean of the participants' prompt groups")
     }
@@ -233,7 +225,6 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
             "prompts",
             "the client's trained prompts: few numbers, but of its images alone (membership, its "
             "classes)",
-            check=_are_selected,
         ),
         "samples": SAMPLES,
     }

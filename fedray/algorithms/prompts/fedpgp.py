@@ -115,9 +115,6 @@ class PersonalClip(PromptedClip):
 class FedPGP(PromptAveraging, ContextMethod):
     """An averaged context sigma, plus a personal low-rank correction U V that clients keep."""
 
-    travels = "one context, without its correction"
-    stacks = True
-
     rank: int = Field(8, ge=1, le=65_536)
     """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
     8 in the script, for a length of 16; 4 by default on the command line."""

@@ -104,6 +104,8 @@ def alignment(own: Tensor, projected: Tensor, shared: Tensor, alpha: float) -> T
 class FedPHA(PairedContexts):
     """An averaged context, and a personal context with a length of its own."""
 
+    stacks = False  # not compared
+
     length: int = Field(16, ge=1, le=64)
     """Tokens of the global context. Official code: 16."""
     local_lengths: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((16,), min_length=1)

@@ -6,7 +6,7 @@ arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
     prompt generator -> PromptGenerator
     context of the given classes -> GeneratorClip.text_features
     local loss over the client's classes -> FedTPG.loss
-    averaging, equal weights -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging, equal weights -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - The experiment's optimiser and schedule are used; official code: SGD with a learning rate of
@@ -124,8 +124,6 @@ class GeneratorClip(PromptedClip):
 @method("fedtpg", "FedTPG", "Qiu et al., ICLR 2024, arXiv:2310.06123")
 class FedTPG(PromptMethod, FedAvg):
     """FedAvg of a prompt generator, which is counted as weights."""
-
-    travels = "a prompt generator"
 
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's

@@ -3,7 +3,7 @@
 Bai et al., "Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
 Resources", NeurIPS 2024, arXiv:2402.11505, for low-rank updates of a CLIP as in lora.py.
 
-    mean of the products B A -> FlexLoRA.summand
+    mean of the products B A -> products
     factors of the mean's largest singular values -> truncated, cut
 
 Deviations:
@@ -17,6 +17,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import Annotated, Any
 
@@ -32,12 +33,19 @@ from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip
 
 
+def products(method: Any, upload: Any) -> core.Tensors:
+    """Return n_k times the scaled products B_k A_k."""
+    weight, of = method.weight(upload), {n: t.double() for n, t in upload.model.items()}
+    towers = [name[2:] for name in of if name.startswith("a.")]
+    return {t: product(of[f"a.{t}"], of[f"b.{t}"], method.alpha) * weight for t in towers}
+
+
 @method("flexlora", "FlexLoRA", "Bai et al., NeurIPS 2024, arXiv:2402.11505")
 class FlexLoRA(PromptMethod, FedAvg):
     """FedAvg of the products of low-rank updates, cut to each client's rank."""
 
-    travels = "low-rank updates of both towers"
     one_model = True
+    up = {"model": replace(FedAvg.up.declared["model"], combine=products)}
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared
 
     ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
@@ -69,20 +77,13 @@ class FlexLoRA(PromptMethod, FedAvg):
         }
         return {client: downs[self.size(client)] for client in clients}
 
-    def summand(self, upload: Any) -> core.StateTree:
-        """Return n_k, and n_k times the scaled products B_k A_k."""
-        weight, of = self.weight(upload), {n: t.double() for n, t in upload.model.items()}
-        towers = [name[2:] for name in of if name.startswith("a.")]
-        products = {t: product(of[f"a.{t}"], of[f"b.{t}"], self.alpha) for t in towers}
-        return {"weight": torch.tensor(weight).double(), "model": core.weighed(products, weight)}
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         model: dict[str, Tensor] = {}
-        for tower, products in total["model"].items():
+        for tower, summed in total["model"].items():
             rank = state["model"][f"a.{tower}"].shape[-2]
-            a, b = truncated(products / total["weight"], rank, self.alpha)
+            a, b = truncated(summed / total["weight"], rank, self.alpha)
             model |= {f"a.{tower}": a.float(), f"b.{tower}": b.float()}
         return {"model": {name: model[name] for name in state["model"]}}
 

@@ -7,7 +7,7 @@ trainers/independentVL.py), prompts of deeper blocks replace the outputs of the 
 
     prompts of the image tower -> VisualPromptClip.image_features  (algorithms/prompts/vpt.py)
     prompts of the text tower -> IndependentClip.text_features
-    averaging of all prompts -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of all prompts -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
@@ -79,8 +79,6 @@ class IndependentClip(VisualPromptClip):
 @method("ivlp", "IVLP", "Rasheed et al., CVPR 2023, arXiv:2212.03640")
 class IVLP(VPT):
     """FedAvg of independent prompts in both towers."""
-
-    travels = "prompts of both towers"
 
     length: int = Field(2, ge=1, le=64)
     """Tokens of each prompt, in both towers. MaPLe's code: 2."""

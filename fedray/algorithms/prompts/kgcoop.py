@@ -7,7 +7,7 @@ loss and the server averages their contexts.
 
     L_kg, distance to the features of fixed texts -> knowledge
     L = L_ce + lambda L_kg -> KgCoOp.loss
-    averaging of the context -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of the context -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - The distance is 1 - cos, as in the official code. The paper has the squared Euclidean
@@ -34,9 +34,6 @@ from fedray.models.prompted import PHOTO, PromptedClip, TextOutput
 @method("kgcoop", "KgCoOp", "Yao et al., CVPR 2023, arXiv:2303.13283")
 class KgCoOp(PromptAveraging, SingleContext):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
-
-    travels = "one context"
-    stacks = True
 
     length: int = Field(4, ge=1, le=64)
     """m, tokens of the context. Official code: 4."""

@@ -8,7 +8,7 @@ position=all, params=q k v). Mean of the factors: Zhang et al., "Towards Buildin
 GPT" (FedIT), ICASSP 2024, arXiv:2305.05644. The mean of the products is flexlora.py.
 
     update W + alpha/sqrt(r) B A -> LowRankClip.updates, product
-    mean of A and of B -> Averaging.summands, Averaging.server_step  (mean.py)
+    mean of A and of B -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - No dropout before A (CLIP-LoRA: 0.25 in training).
@@ -84,8 +84,6 @@ class LowRankClip(PromptedClip):
 @method("lora", "LoRA", "Zanella and Ben Ayed, CVPRW 2024, arXiv:2405.18541")
 class LoRA(PromptMethod, FedAvg):
     """FedAvg of low-rank updates of both towers of a CLIP."""
-
-    travels = "low-rank updates of both towers"
 
     rank: int = Field(2, ge=1, le=4096)
     """r, the rank of an update. CLIP-LoRA: 2."""

@@ -105,8 +105,6 @@ class AdaptedClip(PromptedClip):
 class PFedMMA(PromptMethod, FedAvg):
     """Adapters in both towers; their common middle layer is averaged, the others stay local."""
 
-    travels = "the adapters' shared layers"
-
     width: int = Field(32, ge=1, le=4096)
     """r, the width of the adapters. Official code: 32."""
     scale: float = Field(0.001, gt=0, le=1e3)

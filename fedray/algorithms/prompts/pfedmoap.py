@@ -109,7 +109,6 @@ class ExpertClip(ContextClip):
 class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Clients mix their own prompt with other clients' prompts by their own attention."""
 
-    travels = "one context up; the mean and other clients' contexts down"
     down: ClassVar[Any] = {
         "experts": core.sent(
             "prompts", "to other clients, a client's trained prompt (its classes)", "e m w"

@@ -57,8 +57,6 @@ class SingleContext(ContextMethod):
 class PairedContexts(PromptAveraging):
     """FedAvg of the shared context of a `PairedClip`; each client keeps its local context."""
 
-    travels = "one of two contexts"
-
     def shared(self, model: Classifier) -> Collection[str]:
         return {"shared_context"}
 

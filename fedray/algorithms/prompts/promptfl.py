@@ -5,7 +5,7 @@ IEEE Transactions on Mobile Computing 2023, arXiv:2208.11625. Prompts as in CoOp
 2022): "X X ... X {class}.", with m trained vectors in place of the X.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
-    averaging of p -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of p -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - By default, training images are not cropped randomly but prepared like test images, so that
@@ -26,5 +26,3 @@ from fedray.core import method
 @method("promptfl", "PromptFL", "Guo et al., IEEE TMC 2023, arXiv:2208.11625")
 class PromptFL(PromptAveraging, SingleContext):
     """FedAvg of one prompt context."""
-
-    travels = "one context"

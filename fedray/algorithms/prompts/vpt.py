@@ -5,7 +5,7 @@ Jia et al., "Visual Prompt Tuning", ECCV 2022, arXiv:2203.12119. On CLIP as in M
 after the patches, and those of deeper blocks replace the outputs of the previous prompts.
 
     [x, E, P] -> VisionTower.encode  (models/clip/vision.py), VisualPromptClip.image_features
-    averaging of P -> Averaging.summands, Averaging.server_step  (mean.py)
+    averaging of P -> combined_rows, mean_of (core/sums.py)
 
 Deviations:
     - Prompts start from N(0, 0.02²), as in MaPLe's code; VPT's paper: Xavier's uniform.
@@ -69,8 +69,6 @@ class VisualPromptClip(PromptedClip):
 @method("vpt", "VPT", "Jia et al., ECCV 2022, arXiv:2203.12119")
 class VPT(PromptAveraging):
     """FedAvg of prompts in the image tower."""
-
-    travels = "prompts of the image tower"
 
     length: int = Field(8, ge=1, le=256)
     """p, tokens of each prompt. MaPLe's code: 8."""

@@ -58,8 +58,6 @@ Template = Annotated[str, AfterValidator(_with_one_placeholder)]
 class ZeroShot(PromptMethod):
     """CLIP without trained prompts."""
 
-    travels = "nothing"
-
     template: Template = PHOTO
     """Text of a class, with {} for its name; CLIP's templates differ by data set, for example
     "a photo of a {}, a type of flower."."""

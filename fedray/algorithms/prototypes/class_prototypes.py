@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import similarity_analysis
+from fedray.algorithms.mean import by_class
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate
 from fedray.core.optimizers import TorchSGD
@@ -25,7 +27,6 @@ CLASS_FEATURES = {
         "which classes the client holds",
         "c",
         dtype=torch.int64,
-        check=core.Payload.require_classes,
     ),
     "vectors": core.sent(
         "prototypes",
@@ -37,12 +38,12 @@ CLASS_FEATURES = {
 """Numbers [c] and mean features [c, d], not normalised, of the classes that a client holds."""
 LOCAL_PROTOTYPES = {
     **CLASS_FEATURES,
+    "vectors": replace(CLASS_FEATURES["vectors"], combine=by_class),
     "counts": core.sent(
         "statistics",
         "how many images of each class it has",
         "c",
         dtype=torch.int64,
-        check=core.count_of_samples,
     ),
 }
 """The same with the client's number of training samples of each class [c]."""

@@ -47,7 +47,6 @@ from fedray.models import Classifier, ClassifierOutput
 class FedPCL(PrototypeSharing):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
-    travels = "class prototypes; all clients' prototypes to every client"
     requires = core.Requires(head=False)
     down: ClassVar[Any] = {
         **GLOBAL_PROTOTYPES,

@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243.
 
-    Eq. (6) -> class_sums, class_average (mean.py)
+    Eq. (6) -> by_class, class_average (mean.py)
     Eq. (7) -> prototype_loss (prototypes/class_prototypes.py)
 
 Deviations:
@@ -22,12 +22,10 @@ Deviations:
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import ClassWeights, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
     PrototypeSharing,
@@ -40,11 +38,9 @@ from fedray.models import ClassifierOutput
 
 
 @core.method("fedproto", "FedProto", "Tan et al., AAAI 2022, arXiv:2105.00243")
-class FedProto(core.SummingMethod, PrototypeSharing):
+class FedProto(PrototypeSharing):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
-    travels = "class prototypes"
-    stacks = True
     down = GLOBAL_PROTOTYPES
 
     lambda_: LossWeight = 1.0
@@ -60,11 +56,8 @@ class FedProto(core.SummingMethod, PrototypeSharing):
         """Return the cross-entropy plus the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.lambda_)
 
-    def summand(self, upload: Any) -> core.StateTree:
-        return {"classes": class_sums(upload, self.setting.num_classes, self.proto_agg)}
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
-        return with_latest(state, *class_average(total["classes"]))
+        return with_latest(state, *class_average(total["vectors"]))

@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
 
-    Eq. (6) -> class_sums, class_average (mean.py)
+    Eq. (6) -> by_class, class_average (mean.py)
     Eq. (7) -> FedProtoGlobal.loss
 
 Deviations:
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.mean import ClassWeights, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
     PrototypeSharing,
@@ -41,7 +41,7 @@ from fedray.models import ClassifierOutput
 class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
-    travels = "models and class prototypes"
+    dense = False
     down = GLOBAL_PROTOTYPES
 
     proto_agg: ClassWeights = "weighted"
@@ -51,15 +51,11 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), **empty_prototypes(server)}
 
-    def summand(self, upload: Any) -> core.StateTree:
-        sums = class_sums(upload, self.setting.num_classes, self.proto_agg)
-        return {**super().summand(upload), "classes": sums}
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average weights and prototypes; a class without uploads keeps its last prototype."""
-        prototypes = with_latest(state, *class_average(total["classes"]))
+        prototypes = with_latest(state, *class_average(total["vectors"]))
         return {**super().server_step(state, total, server), **prototypes}
 
     def finish(
@@ -74,8 +70,6 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 )
 class FedProtoGlobal(PrototypeAveraging):
     """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
-
-    stacks = True
 
     mu: LossWeight = 1.0
     """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""

@@ -52,7 +52,6 @@ from fedray.models import ClassifierOutput, drawn_linear
 class FedTGP(PrototypeSharing, ServerTraining):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
-    travels = "class prototypes"
     down = GLOBAL_PROTOTYPES
 
     lambda_: LossWeight = 1.0

@@ -20,8 +20,6 @@ from fedray.core import method
 class FedGLCLProx(FedProx, FedGLCL):
     """FedGLCL with FedProx's proximal term; μ = 0 gives FedGLCL."""
 
-    dense = True
-
 
 @method("fedglcl_moon", "FedGLCL + MOON", FedGLCL.paper)
 class FedGLCLMoon(Moon, FedGLCL):

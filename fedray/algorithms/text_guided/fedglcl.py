@@ -30,8 +30,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,12 +59,8 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
-    travels = "image encoders; text embeddings once"
     one_model = True
-    requires = core.Requires(text=True, head=False)
-    dense = True
-    stacks = True
-    never_reads: ClassVar[Mapping[str, str]] = {"text.precision": "reads texts without prompts"}
+    requires = core.Requires(text="plain", head=False)
     keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
     """T, the classes' text embeddings of unit length [C, V]."""
 
@@ -115,10 +110,8 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     through the trained part.
     """
 
-    travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     stacks = False  # transformers' BERT does not run under vmap
-    never_reads: ClassVar[Mapping[str, str]] = {}  # frozen blocks below the trained ones do
     keep_inputs = core.gift(
         hidden=core.sent("text_embeddings", OF_NAMES, "texts tokens w"),
         words=core.sent("statistics", "", "texts tokens", dtype=torch.int64),

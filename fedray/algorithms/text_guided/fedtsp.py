@@ -7,7 +7,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
     Eq. (3) -> TextStyle.texts          (language/styles.py)
     Eq. (4) -> insert_prompts           (language/prompts.py)
     Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
-    Eq. (6) -> class_sums, class_average (mean.py)
+    Eq. (6) -> by_class, class_average (mean.py)
     Eq. (7) -> server_loss
     Eq. (8) -> semantic_prototype_loss
 
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix
-from fedray.algorithms.mean import ClassWeights, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average
 from fedray.algorithms.prototypes.class_prototypes import (
     LOCAL_PROTOTYPES,
     PrototypeSharing,
@@ -61,11 +61,9 @@ FEW = 10
 
 
 @core.method("fedtsp", "FedTSP", "Wu et al., CVPR 2026, arXiv:2503.13543")
-class FedTSP(core.SummingMethod, PrototypeSharing):
+class FedTSP(PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
-    travels = "class prototypes up, text prototypes down"
-    stacks = True
     down = {
         "vectors": core.sent(
             "prototypes", "text prototypes trained towards the clients' mean class features", "C d"
@@ -168,8 +166,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         if self.init_order == "code" or not self._trains_prompts:
             return state
         down = self.first_download(state, exchange.server)
-        uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        total = core.total_of(partial(FedTSP.summand, self), uplinks)
+        total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
         return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
     def first_download(self, state: core.ServerState, server: core.Server) -> core.Payload | None:
@@ -182,15 +179,11 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         tau = float(torch.exp(-state["log_scale"]))
         return super().downlink({**state, "tau": tau}, clients, server)
 
-    def summand(self, upload: Any) -> core.StateTree:
-        sums = class_sums(upload, self.setting.num_classes, self.proto_agg)
-        return {"classes": sums}
-
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
-        image, present = class_average(total["classes"])
+        image, present = class_average(total["vectors"])
         after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return after

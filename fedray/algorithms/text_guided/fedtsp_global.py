@@ -25,16 +25,20 @@ from typing import Any
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, local_prototypes
+from fedray.algorithms.prototypes.class_prototypes import (
+    LOCAL_PROTOTYPES,
+    PrototypeSharing,
+    local_prototypes,
+)
 from fedray.algorithms.text_guided.fedtsp import FedTSP
 
 
 @core.method("fedtsp_global", "FedTSP, one global model", FedTSP.paper)
-class FedTSPGlobal(FedTSP, FedAvg):
+class FedTSPGlobal(FedTSP, FedAvg, PrototypeSharing):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
-    travels = "whole models and class prototypes up, the model and text prototypes down"
     one_model = True
+    dense = False
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
@@ -56,9 +60,6 @@ class FedTSPGlobal(FedTSP, FedAvg):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         return FedTSP.downlink(self, state, clients, server)
-
-    def summand(self, upload: Any) -> core.StateTree:
-        return {**FedAvg.summand(self, upload), **FedTSP.summand(self, upload)}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server

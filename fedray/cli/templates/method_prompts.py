@@ -54,8 +54,6 @@ class MixedClip(ContextClip):  # inherits `context` [m, d_t], the vectors before
 class NewMethod(PromptAveraging):  # FedAvg whose weights are counted as prompts
     """FedAvg of a context; each client keeps its own mixture with the plain texts."""
 
-    travels = "one context"
-
     length: int = Field(4, ge=1, le=64)  # a hyper-parameter: `algorithm.length`
     """m, number of vectors of the context."""
 

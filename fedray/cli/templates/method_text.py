@@ -36,7 +36,6 @@ from fedray.plugin import (
 class NewMethod(FedAvg):  # inherits the rest from FedAvg: what travels, and averaging
     """FedAvg whose image features are guided by the classes' texts."""
 
-    travels = "models; text embeddings once"
     requires = Requires(text=True)  # the server then has a text tower, `server.tower`
     keep_text = gift(text=sent("text_embeddings", "the classes' names", "C d"))
     """A gift that clients keep: T, unit vectors of the classes' texts [C, d]."""
