@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -163,7 +163,7 @@ class Snapshots:
     def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
         facts = {
             "identity": self._assembly.identity,
-            "rounds": asdict(writer.mark),
+            "rounds": writer.mark,
         }
         first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
         self._store.commit(self._federation.snapshot, facts, pin, first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from fedray.config import (
@@ -50,10 +50,8 @@ def load_checkpoint(
         return None, None
     done = checkpoint.snapshot.round
     earlier = (before or folder.read()).until(done)
-    if (
-        earlier.done != done
-        or asdict(folder.mark(len(earlier.rounds))) != checkpoint.facts["rounds"]
-    ):
+    mark = folder.mark(len(earlier.rounds))
+    if earlier.done != done or mark != checkpoint.facts["rounds"]:
         raise UserError(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"

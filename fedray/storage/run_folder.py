@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -44,6 +44,8 @@ ARTIFACTS = (RUN, ROUNDS, "matrices.json")
 FORMAT = 6
 """Version of run.json; earlier ones wrote result.json."""
 When = Literal["first", "last"]
+Mark: TypeAlias = Mapping[str, int | str]
+"""A place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
 Analyses: TypeAlias = Mapping[str, Any]
 """A round's analyses: its number `round`, and `matrices` [C, C] as nested lists by name."""
 
@@ -69,19 +71,6 @@ class RunFile(RunInfo):
 
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(RunFile), TypeAdapter(Round), TypeAdapter(Costs)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A place in rounds.jsonl, after the line of a round.
-
-    Attributes:
-        size: the bytes before it.
-        sha256: the SHA-256 of these bytes, in hexadecimal digits.
-    """
-
-    size: int
-    sha256: str
 
 
 class RunFolder:
@@ -219,9 +208,9 @@ class RunFolder:
         return lines[:-1] if lines and _is_end(lines[-1]) else lines
 
     def mark(self, count: int) -> Mark:
-        """Return the place after the first `count` rounds."""
+        """Return the number of bytes of the first `count` rounds, and their SHA-256."""
         content = b"".join(line + b"\n" for line in self._lines()[:count])
-        return Mark(len(content), hashlib.sha256(content).hexdigest())
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def write(self, run: Run) -> None:
         """Write run.json and rounds.jsonl of a run; create the folder if missing."""

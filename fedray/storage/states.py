@@ -15,7 +15,6 @@ are removed, so that no file is removed before its name has arrived.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import tempfile
@@ -32,6 +31,7 @@ from torch import Tensor
 from fedray.errors import UserError
 from fedray.flat import map_blocks
 from fedray.storage.files import file_checksum, read_regular, remove_torn, sync, write_atomic
+from fedray.storage.json_files import parse_json, sealed, unsealed
 from fedray.storage.state_files import DAMAGE, StateFile, Written, damaged, write_states
 from fedray.trees import ClientState, Snapshot, StateTree, leaves
 
@@ -39,8 +39,6 @@ HEAD, SERVER = "head", -1
 """The pointer of the last commit, and the number under which it has the server's state."""
 MEMORY = 512 * 2**20
 """Bytes of new states after which they are written to a file before the next commit."""
-_SEAL, _END = ', "sha256": "', '"}'
-_SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 
 
 @dataclass
@@ -67,7 +65,7 @@ class Commit:
         """
         path = folder / f"{name}.json"
         try:
-            content = _unsealed(read_regular(path).decode())
+            content = unsealed(parse_json(read_regular(path)))
             files = {
                 of: Written(of, size, sha, tuple(k)) for of, (size, sha, k) in content["files"]
             }
@@ -80,9 +78,8 @@ class Commit:
     def write(self, name: str) -> None:
         """Replace a pointer by one to this commit."""
         files = [(of, entry[1:]) for of, entry in self.files.items()]
-        body = json.dumps({"facts": self.facts, "files": files}, allow_nan=False)
-        seal = hashlib.sha256(body.encode()).hexdigest()
-        write_atomic(self.folder / f"{name}.json", f"{body[:-1]}{_SEAL}{seal}{_END}")
+        content = sealed({"facts": self.facts, "files": files})
+        write_atomic(self.folder / f"{name}.json", json.dumps(content, allow_nan=False))
 
     def file(self, name: str) -> StateFile:
         """Return an opened file, verified when it is opened first.
@@ -431,11 +428,3 @@ def _copied(tensor: Tensor) -> Tensor:
 def _number_of(path: Path) -> int:
     number, _, _ = path.name.partition("-")
     return int(number) if number.isdecimal() else -1
-
-
-def _unsealed(text: str) -> Any:
-    """Return the content of a pointer; raise ValueError if its last key does not fit the rest."""
-    body, seal = f"{text[:-_SEAL_LENGTH]}}}", text[-_SEAL_LENGTH:]
-    if seal != f"{_SEAL}{hashlib.sha256(body.encode()).hexdigest()}{_END}":
-        raise ValueError("its content does not fit its checksum")
-    return json.loads(body)

@@ -39,7 +39,7 @@ class RunWriter:
         folder.write_head(self._head)
         kept = folder.mark(len(earlier.rounds))
         self._file = folder.rounds_file.open("a+b", buffering=0)
-        self._file.truncate(kept.size)
+        self._file.truncate(int(kept["bytes"]))
         self._file.seek(0)
         self._digest = hashlib.sha256(self._file.read())
         sync(folder.path)
@@ -73,7 +73,7 @@ class RunWriter:
     def mark(self) -> Mark:
         """Return the place after the last round, for the checkpoint."""
         size = os.fstat(self._file.fileno()).st_size
-        return Mark(size, self._digest.hexdigest())
+        return {"bytes": size, "sha256": self._digest.hexdigest()}
 
     @property
     def descriptor(self) -> int:

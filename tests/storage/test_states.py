@@ -286,7 +286,7 @@ def test_a_changed_bit_is_refused(store):
             with pytest.raises(UserError, match=f"{path.name} is damaged") as raised:
                 reopened(store)
             assert "\n" not in str(raised.value)
-        for broken in (b"", content[:-1], content + b" "):
+        for broken in (b"", content[:-1], content + b"!"):
             path.write_bytes(broken)
             with pytest.raises(UserError, match=f"{path.name} is damaged"):
                 reopened(store)

@@ -35,7 +35,7 @@ def test_a_mark_is_that_of_the_lines_above(tmp_path):
     writer.append(round_(2), Costs())
     after = writer.mark
     writer.close()
-    assert (folder.mark(2), folder.mark(3), folder.mark(0).size) == (before, after, 0)
+    assert (folder.mark(2), folder.mark(3), folder.mark(0)["bytes"]) == (before, after, 0)
     again = RunWriter(folder, head_of(INFO), folder.read().until(1))
     assert again.mark == before
     again.close()
