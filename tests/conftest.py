@@ -255,12 +255,10 @@ def run(assemble):
 
 @pytest.fixture
 def worker() -> Any:
-    """A worker in this process, which leaves the process's streams to pytest."""
+    """A worker in this process."""
     from fedray.runtime.ray_executor import Worker
 
-    worker = Worker(1, 0)
-    worker._output.__exit__()
-    return worker
+    return Worker(1, 0)
 
 
 SECOND_TIER = {"ray", "slow", "long"}

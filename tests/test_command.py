@@ -94,9 +94,8 @@ def test_a_failure_is_one_line_too():
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--out", ""], "'--out': expected a path, found an empty text"),
-        (["--out", "a\0b"], "'--out': the path 'a\\x00b' has a character that"),
-        (["--out", "x" * 300], "is too long; each part may have 255 bytes"),
+        (["--out", ""], "'--out': expected a path, found ''"),
+        (["--out", "a\0b"], "'--out': expected a path, found 'a\\x00b'"),
         (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9; prog --help lists"),
         (["--number", "many"], "'--number': 'many' is not a valid integer"),
         (

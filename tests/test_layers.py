@@ -220,6 +220,7 @@ def test_methods_and_the_round_loop_know_no_ray_and_no_files():
 
 
 NO_METHOD = {
+    ("fedray.runtime", "local"): "a Ray of one's own, in Ray's words",
     ("fedray.runtime.cluster", "local"): "a Ray of one's own, in Ray's words",
     ("fedray.runtime.draws", "local"): "a kind of privacy",
     ("fedray.runtime.relations", "local"): "a kind of privacy",

@@ -147,7 +147,7 @@ def ray_cluster() -> Iterator[Finding]:
     elif address == "auto" or answers(address):
         yield Finding("Ray", "ok", f"{ray.__version__}; a run joins RAY_ADDRESS={address}")
     else:
-        found = f"no cluster answers at RAY_ADDRESS={address}"
+        found = f"no Ray cluster answers at RAY_ADDRESS={address}"
         yield Finding("Ray", "missing", found, "start it there, or unset RAY_ADDRESS")
 
 

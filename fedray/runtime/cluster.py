@@ -15,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.command import signals_deferred
-from fedray.errors import UserError
+from fedray.errors import FedrayError, UserError
 from fedray.processors import allowed_cpus
 
 QUIET = {
@@ -38,7 +38,8 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
 
     Raises:
-        UserError: if no cluster can be joined at $RAY_ADDRESS, or a local Ray does not start.
+        UserError: if no cluster can be joined at $RAY_ADDRESS.
+        FedrayError: if a local Ray does not start.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
@@ -59,9 +60,11 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
                 ray.init(**options, logging_level=logging.ERROR)
         except Exception as error:  # Ray has no error class for a failed start
             cause = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise UserError(
-                f"Ray cannot be used at RAY_ADDRESS={address} ({cause}); a single experiment runs "
-                "without it: --executor serial"
+            if address != "local":
+                raise UserError(f"Ray cannot join RAY_ADDRESS={address} ({cause})") from error
+            raise FedrayError(
+                f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
+                "run a single experiment without Ray: --executor serial"
             ) from error
     return nodes()
 

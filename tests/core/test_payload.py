@@ -182,6 +182,6 @@ def test_a_payload_comes_back_from_a_file_with_its_types(tmp_path, monkeypatch):
         name: t.tolist() for name, t in before.weights.items()
     }
     assert (after.samples, after.tau, type(after.samples)) == (12, 0.25, int)
-    monkeypatch.delitem(Payload.types, Parcel.full_name())
+    monkeypatch.delitem(Payload.types, Parcel.full_name)
     with pytest.raises(UserError, match=r"holds a payload of type \S+Parcel, which this version"):
         join_payload(*split, tmp_path)

@@ -10,7 +10,7 @@ import torch
 from ray import cloudpickle
 
 from fedray.core import Payload, sent
-from fedray.runtime.ray_executor import RayExecutor, Share, _put_once
+from fedray.runtime.ray_executor import RayExecutor, Share
 from fedray.storage.states import StateStore
 
 CLIENTS, BYTES = 96, 20_000
@@ -43,13 +43,13 @@ def send():
         workers = [Recorder(), Recorder()]
         executor = object.__new__(RayExecutor)
         executor._pool = SimpleNamespace(ready=lambda: workers)
-        executor._node_id, executor._experiment, executor.states = "here", "{}", StateStore()
+        executor._experiment, executor.states = "{}", StateStore()
         executor._architectures, executor._rate = ["mlp"] * CLIENTS, {"mlp": 1e-6}
         executor._sizes = [(0, [10] * CLIENTS)]
         experiment = SimpleNamespace(stacked=1)
         executor._assembly = SimpleNamespace(experiment=experiment, model_numbers=1, contents={})
         name = "evaluate" if task == "test" else "client_update"
-        executor._send(task, name, 1, groups, down, _put_once(down))
+        executor._send(task, name, 1, groups, down)
         return [share for worker in workers for share in worker.shares]
 
     return send
