@@ -28,7 +28,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory
-from fedray.runtime.messages import Message, from_message, register_tensors, to_message
+from fedray.runtime.messages import register_tensors
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.shares import (
     by_client,
@@ -45,6 +45,8 @@ CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 second one applies to large downloads, whose uploads are usually large, too."""
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""
+INLINED = 100_000
+"""Largest download, in bytes, that travels within the call, as Ray sends such arguments."""
 MOST_RUNTIMES = 64
 """Experiments whose objects a worker caches; a trial has one experiment per seed."""
 
@@ -82,7 +84,7 @@ class RayExecutor:
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
         groups = groups_of_step(self._assembly, name, down)
         for call in self._send(task, name, round_, groups, down):
-            answers, written, total, used = from_message(self._pool.answer(call.ref))
+            answers, written, total, used = self._pool.answer(call.ref)
             self.device_bytes = max(self.device_bytes, used)
             answered = dict(zip(call.clients, answers, strict=True))
             if written is not None:
@@ -229,8 +231,8 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             continue
         if id(payload) not in index:
             index[id(payload)] = len(distinct)
-            message = to_message(payload)
-            distinct.append(message if isinstance(message, Message) else ray.put(payload))
+            size = sum(block.nbytes for block in payload.blocks())
+            distinct.append(payload if size <= INLINED else ray.put(payload))
         positions[client] = index[id(payload)]
     return distinct, positions
 
@@ -246,8 +248,7 @@ class Share(NamedTuple):
             group, whose model the group shares; otherwise all clients.
         positions: for each of `clients`, the key of its download in `downloads`; without a
             download, a key that is not there.
-        downloads: the distinct downloads of `clients` only, as messages or as references to objects
-            in Ray's store.
+        downloads: the distinct downloads of `clients` only; large ones are references.
         states: the names of the files with the states of those `clients` that have one.
         folder: the folder of these files, and of the file with the next states.
         number: the number of the commit that will contain the next states.
@@ -267,7 +268,10 @@ class Share(NamedTuple):
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
-        downloads = {position: _unpack(down) for position, down in self.downloads.items()}
+        downloads = {
+            position: ray.get(down) if isinstance(down, ray.ObjectRef) else down
+            for position, down in self.downloads.items()
+        }
         files = {name: StateFile(Path(self.folder) / name) for name in {*self.states.values()}}
         for client, position in zip(self.clients, self.positions, strict=True):
             name = self.states.get(client)
@@ -279,10 +283,6 @@ class Share(NamedTuple):
         new = [(m.client, s) for m, s in states if s is not None and s is not m.state]
         trees = {client: vars(state) for client, state in new}
         return write_states(new_path(Path(self.folder), self.number), trees) if trees else None
-
-
-def _unpack(value: Any) -> Any:
-    return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
 
 
 class Worker:
@@ -320,7 +320,7 @@ class Worker:
         Returns:
             The replies, group after group, the file with the next states, the `Total` of the
             uploads if the task is "sum" and the replies have none, and the most memory used on the
-            accelerator: as one message if small.
+            accelerator.
         """
         runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
         sums = Sums(len(share.clients)) if task == "sum" else None
@@ -332,7 +332,7 @@ class Worker:
             states += zip(members, [state for _, state in stepped], strict=True)
         total = Total() if sums is None else sums.total
         used = peak_device_memory(self._device)
-        return to_message((replies, share.write(states), total, used))
+        return replies, share.write(states), total, used
 
     def test(self, name: str, share: Share) -> tuple[Counts, int]:
         """Run a test of several clients; return its counts, and memory as `run` does."""
