@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from benchmarks.common import free_port
+from fedray.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -127,10 +128,9 @@ def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None
         "text.encoder=orthogonal", "--num-samples", "2",
     )  # fmt: skip
     assert re.search(r"python -m fedray\.run \S+ .*algorithm\.lambda=", log), log[-2000:]
-    results = [json.loads(path.read_text()) for path in result_files(head, "fedtsp_lambda")]
-    weights = {result["config"]["algorithm"]["lambda"] for result in results}
-    assert len(weights) == 2
-    assert all(result["final"]["round"] == 1 for result in results)
+    runs = [RunFolder(path.parent).read() for path in result_files(head, "fedtsp_lambda")]
+    assert len({run.info.config["algorithm"]["lambda"] for run in runs}) == 2
+    assert all(run.done == 1 for run in runs)
     assert (Path(head["FEDRAY_RESULTS"]) / "mlflow.db").exists()
 
 

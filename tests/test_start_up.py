@@ -37,7 +37,7 @@ scales:
     experiment: local_digits
     set: {rounds: 1}
 """
-MOST = {"plan": (270, 52), "inputs": (150, 42), "trial": (490, 84)}
+MOST = {"plan": (260, 50), "inputs": (170, 42), "trial": (430, 74)}
 """The most functions and files of each part."""
 
 
