@@ -23,8 +23,6 @@ from fedray.config import (
 from fedray.errors import UserError
 from fedray.plugins import check_unchanged
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
-from fedray.storage.claim import prove_writable
-from fedray.storage.files import discard_if_empty
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
@@ -131,8 +129,7 @@ class Experiment:
             CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
-        new = folder if out is None else None
-        with discard_if_empty(new), tracking(folder, track=track) as start:
+        with tracking(folder, track=track) as start:
             rounds = self._begin(folder, executor, list(callbacks), start)
             with RoundProgress(self._resolved.rounds) as show, closing(rounds):
                 for done in rounds:
@@ -154,8 +151,7 @@ class Experiment:
         Closing the iterator early stops the run; `resume=True` continues it.
         """
         folder = self._folder(out, resume)
-        new = folder if out is None else None
-        with discard_if_empty(new), tracking(folder, track=track) as start:
+        with tracking(folder, track=track) as start:
             yield from self._begin(folder, executor, list(callbacks), start)
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
@@ -187,7 +183,6 @@ class Experiment:
         if executor not in ("ray", "serial"):
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
-        prove_writable(RunFolder(out))
         say_line(run_headline(self._resolved, executor))
         rounds = begin(self._resolved, out, executor, began, say_line, say_next)
         if executor == "serial":

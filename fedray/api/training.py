@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
+from fedray.storage.files import explain_disk_full, new_place, results_home
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 
@@ -31,21 +31,19 @@ Callback: TypeAlias = Callable[[Round], object]
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     """Return the folder of a new run: `out`, or a new one below the results, named by time.
 
-    A new folder is created at once, so that no other process takes the name.
-
     Args:
         name: the name of the experiment.
         out: the requested folder, if any.
         go_on: the argument that resumes a run, for the message; "" on the command line.
 
     Raises:
-        UserError: if the folder contains a run, or cannot be created.
+        UserError: if the folder contains a run.
     """
     if out is None:
-        return reserve(results_home() / "runs" / f"{name}-{stamp()}")
+        return new_place(results_home() / "runs", name)
     out = out.resolve()
     how_to_resume = go_on or f"--resume {shlex.quote(str(out))}"
-    if RunFolder(out).is_taken:
+    if RunFolder(out).has_run:
         raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
     return out
 

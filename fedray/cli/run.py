@@ -36,8 +36,7 @@ from fedray.config import Experiment, parse_assignments, read_chain
 from fedray.errors import CodeError, RunFailed, UserError
 from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
-from fedray.storage.claim import prove_writable
-from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
+from fedray.storage.files import new_place, results_home
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
 
@@ -144,9 +143,9 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
         raise UserError("--out and --resume both name the runs' folder; pass only one of them")
     home = folder_of(request, Path(request.experiment).stem)
     among = [request.experiment, *assignments, f"seed={','.join(map(str, seeds))}"]
-    if RunFolder(home).is_taken:
+    if RunFolder(home).has_run:
         raise UserError(f"{home} contains a single run; pass another folder for several seeds")
-    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
+    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).has_run]
     if taken and not request.resume:
         raise UserError(
             f"{taken[0]} already holds a run; go on with --resume {shlex.quote(str(home))}"
@@ -163,8 +162,7 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
             resume=out if resumes else None,
         )
         try:
-            with discard_if_empty(None if request.resume or request.out else home):
-                one_run(one_request)
+            one_run(one_request)
         except CodeError as error:
             failed.append(seed)
             print(f"seed {seed} failed: {error}", file=sys.stderr, flush=True)
@@ -178,31 +176,25 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
 
 
 def folder_of(request: RunRequest, name: str) -> Path:
-    """Return the folder of `--out` or `--resume`, or create a new one below the results.
-
-    Raises:
-        UserError: if the folder cannot be created.
-    """
+    """Return the folder of `--out` or `--resume`, or a new one below the results."""
     folder = request.resume or request.out
-    return folder.resolve() if folder else reserve(results_home() / "runs" / f"{name}-{stamp()}")
+    return folder.resolve() if folder else new_place(results_home() / "runs", name)
 
 
 def one_run(request: RunRequest) -> Path:
     """Run the experiment of the command line, print its result, and return its folder."""
     began = time.time()
     experiment, out = resolve_request(request)
-    with discard_if_empty(None if request.resume or request.out else out):
-        prove_writable(RunFolder(out))
-        if request.resume:
-            warn_if_from_start(RunFolder(out))
-        print(run_headline(experiment, request.executor), flush=True)
-        say_job()
-        with tracking(out, track=not request.no_track) as start_tracking:
-            if is_over(request):
-                confirm_finished(experiment, out, began)
-            else:
-                drive(request, experiment, out, began, start_tracking)
-            print_summary(out, request.executor)
+    if request.resume:
+        warn_if_from_start(RunFolder(out))
+    print(run_headline(experiment, request.executor), flush=True)
+    say_job()
+    with tracking(out, track=not request.no_track) as start_tracking:
+        if is_over(request):
+            confirm_finished(experiment, out, began)
+        else:
+            drive(request, experiment, out, began, start_tracking)
+        print_summary(out, request.executor)
     return out
 
 

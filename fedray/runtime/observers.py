@@ -21,10 +21,9 @@ from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
 from fedray.storage.environment import environment
-from fedray.storage.kept_models import FIRST_DOWNLOAD, Downloads, ModelFacts, Which, pin_of
-from fedray.storage.metric import BEST
+from fedray.storage.kept_models import FIRST_DOWNLOAD, Which
 from fedray.storage.run import Costs, Round, Run, RunInfo
-from fedray.storage.run_folder import RunFile, RunFolder
+from fedray.storage.run_folder import RunFolder
 from fedray.storage.state_files import Written
 from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
@@ -81,7 +80,8 @@ class Records:
         """Write that the run has ended, unless an earlier process has written it."""
         if self.writer is None and self._earlier is not None and not self._folder.is_finished:
             # the earlier process was killed after its last checkpoint
-            self.writer = RunWriter(self._folder, self._folder.read_head(), self._earlier)
+            info, partition = self._folder.read_head(), self._folder.partition()
+            self.writer = RunWriter(self._folder, info, partition, self._earlier)
         if self.writer is not None:
             self.writer.end()
 
@@ -97,8 +97,8 @@ class Records:
             folder.error.unlink(missing_ok=True)
         else:
             info = resumed_info(info, self._earlier, folder)
-        began = datetime.fromtimestamp(self._began, UTC)
-        return RunWriter(folder, run_file(self._assembly, info, began), self._earlier)
+        info = replace(info, started=datetime.fromtimestamp(self._began, UTC))
+        return RunWriter(folder, info, self._assembly.data.manifest(), self._earlier)
 
 
 class Snapshots:
@@ -140,7 +140,7 @@ class Snapshots:
                 f"round so far, {best.round}, are gone; resume with keep.models={before}"
             )
         self._federation.snapshot = snapshot
-        self._commit(self._records.opened(), self._pin("best", earlier.rounds[-1]))
+        self._commit(self._records.opened(), self._pin("best"))
 
     def after_round(self, done: Round) -> None:
         """Start a checkpoint if one is due or the models are kept, after the previous one.
@@ -158,7 +158,7 @@ class Snapshots:
         elif self._keep != "none" and is_over:
             which = "last"
         if is_due or which:
-            self._commit(writer, self._pin(which, done) if which else None)
+            self._commit(writer, self._pin(which) if which else None)
 
     def _commit(self, writer: RunWriter, pin: Pin | None) -> None:
         facts = {
@@ -172,25 +172,9 @@ class Snapshots:
         """Wait until the last checkpoint is complete."""
         self._store.wait()
 
-    def _pin(self, which: Which, done: Round) -> Pin:
-        experiment, data = self._assembly.experiment, self._assembly.data
-        algorithm, server = self._federation.algorithm, self._federation.snapshot.server
-        facts = ModelFacts(
-            round=done.round,
-            chosen=BEST[experiment.report.select] if which == "best" else "",
-            metrics=done.metrics,
-            identity=self._assembly.identity,
-            image=data.images.shape,
-            class_names=data.images.class_names,
-            base=data.base,
-            clients=experiment.data.clients,
-            is_global=has_global_model(algorithm, server),
-        )
-        alone = which == "best" or self._keep == "last"
-        return pin_of(which, facts, self._downloads(), alone=alone)
-
-    def _downloads(self) -> Downloads:
-        """Return the downloads with which all clients are tested; shared ones are stored once."""
+    def _pin(self, which: Which) -> Pin:
+        """Return a pin of the models; downloads that clients share are stored once."""
+        algorithm, snapshot = self._federation.algorithm, self._federation.snapshot
         facts: list[Mapping[str, Any]] = []
         files: list[Written] = []
         of_client: list[int | None] = []
@@ -204,31 +188,27 @@ class Snapshots:
                     facts.append(plain)
                 of_client.append(positions[id(down)])
             files.append(self._store.write(trees))
-        return Downloads(facts, files, of_client)
-
-
-def run_file(assembly: Assembly, info: RunInfo, began: datetime | None = None) -> RunFile:
-    """Return the content of run.json."""
-    plugins, partition = assembly.experiment.tree().get("plugins", ()), assembly.data.manifest()
-    return RunFile(**vars(info), started=began, plugins=plugins, partition=partition)
+        models = {
+            "round": snapshot.round,
+            "is_global": has_global_model(algorithm, snapshot.server),
+            "downloads": facts,
+            "of_client": of_client,
+        }
+        return Pin(which, models, files)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
     """Return the facts that determine a run's numbers."""
     experiment, data = assembly.experiment, assembly.data
     return RunInfo(
-        name=experiment.name,
-        scale=experiment.scale,
-        algorithm=experiment.algorithm.name,
         config=experiment.record(),
-        seed=experiment.seed,
         identity=assembly.identity,
         environment=environment(experiment.threads),
         partition_sha256=data.sha256,
         data_sha256=data.images.sha256,
-        architectures=tuple(assembly.models.architectures),
         metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
         privacy=privacy_statement(experiment),
         retested=retested,
         files_sha256=assembly.files,
+        plugins=experiment.tree().get("plugins", ()),
     )

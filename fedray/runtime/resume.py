@@ -56,7 +56,7 @@ def load_checkpoint(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"
         )
-    folder.first_analyses(done)  # fails for a damaged file, before anything is changed
+    folder.matrices()  # fails for a damaged file, before anything is changed
     store.tidy()
     return checkpoint.snapshot, earlier
 

@@ -22,7 +22,7 @@ from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.observers import Records, Snapshots, run_info
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
-from fedray.storage.claim import FolderClaim
+from fedray.storage.claim import claimed
 from fedray.storage.files import explain_disk_full
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
@@ -65,8 +65,8 @@ class Session:
         self._began = time.time() if began is None else began
         self._flags = OwnFlags()
         self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
-        self._claim = FolderClaim(self._folder)
-        self._claim.acquire()
+        self._claim = ExitStack()
+        self._claim.enter_context(claimed(out))
         try:
             with keep_tracebacks(self._folder), explain_server_memory(experiment, self._device):
                 check_experiment(self._folder, experiment)
@@ -78,7 +78,7 @@ class Session:
                 self._executor = make_executor(self._assembly)
                 self._states = StateStore(self._folder.states)
         except BaseException:
-            self._claim.release()
+            self._claim.close()
             raise
         finally:
             self._flags.leave()
@@ -110,7 +110,7 @@ class Session:
                 self._states.tidy()
         finally:
             self._executor.close()
-            self._claim.release()
+            self._claim.close()
             self._flags.leave()
 
     def settle(self) -> None:

@@ -172,42 +172,51 @@ class EarlierEnvironment:
 
 @dataclass(frozen=True, config=RECORD)
 class RunInfo:
-    """The name of a run, and everything that determined its numbers.
+    """The content of run.json but for the partition: everything that determined a run's numbers.
 
     Attributes:
-        name: the experiment's name.
-        scale: laptop or paper, a label.
-        algorithm: the method's name.
         config: the complete experiment.
-        seed: the seed of all random streams.
         identity: hash of all settings that determine the numbers, and of the data's content.
         environment: hardware and versions.
         partition_sha256: hash of the assignment of images to clients.
         data_sha256: content hash of images and labels.
         files_sha256: content hashes of the files that the experiment names, by their keys.
-        architectures: the architecture of each client.
         metrics: declarations of the numbers in the rounds.
         privacy: mode, clipping and noise, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
         earlier_environments: earlier environments of a resumed run, in order.
+        plugins: the plug-ins, with their texts.
+        started: when the run began; None before.
     """
 
-    name: str
-    scale: str
-    algorithm: str
     config: Mapping[str, Any]
-    seed: int
     identity: str
     environment: Environment
     partition_sha256: str | None = None
     data_sha256: str | None = None
     files_sha256: Mapping[str, str] = field(default_factory=dict)
-    architectures: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
     earlier_environments: tuple[EarlierEnvironment, ...] = ()
+    plugins: tuple[Mapping[str, Any], ...] = ()
+    started: datetime | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Return the experiment's name."""
+        return str(self.config["name"])
+
+    @property
+    def algorithm(self) -> str:
+        """Return the method's name."""
+        return str(self.config["algorithm"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of all random streams."""
+        return int(self.config["seed"])
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -276,13 +285,11 @@ class Run:
         info: the settings that determined the numbers.
         rounds: the rounds so far, round 0 first.
         costs: time and memory.
-        started: when the run began; None if unknown.
     """
 
     info: RunInfo
     rounds: Sequence[Round] = ()
     costs: Costs = field(default_factory=Costs)
-    started: datetime | None = field(default=None, compare=False)
 
     def until(self, round_: int) -> Run:
         """Return the run without the rounds after `round_`."""

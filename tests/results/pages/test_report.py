@@ -34,9 +34,10 @@ from fedray.results.pages.report import caveats, draw_partitions, sections
 from fedray.results.pages.terminal import print_sections
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.environment import Environment
+from fedray.storage.files import write_json
 from fedray.storage.metric import Direction, Metric
-from fedray.storage.run import EarlierEnvironment, Round
-from fedray.storage.run_folder import RunFolder, write_run_list
+from fedray.storage.run import EarlierEnvironment
+from fedray.storage.run_folder import write_run_list
 
 
 @pytest.fixture
@@ -342,7 +343,7 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
             )
     first = tmp_path / "runs" / "fedtsp0"
     matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
-    RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
+    write_json(first / "matrices.json", {2: matrices})
     partition = {"class_names": ["cat", "dog"], "histogram": [[3, 0], [1, 4]]}
     write_partition(first, partition)
 
