@@ -36,6 +36,7 @@ def result_in(out: Path) -> dict[str, Any]:
     return {
         **json.loads((out / "run.json").read_text()),
         "partition_sha256": run.info.partition_sha256,
+        "data_sha256": run.info.data_sha256,
         "rounds": rounds_in(out),
         **{name: None if value is None else asdict(value) for name, value in follows.items()},
     }

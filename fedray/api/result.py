@@ -178,9 +178,6 @@ def load(folder: str | Path) -> Result:
     Raises:
         UserError: if the folder contains no run, or a file is damaged.
     """
-    place = Path(folder).expanduser().resolve()
-    if not RunFolder(place).has_run:
-        raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
-    result = Result(place)
+    result = Result(Path(folder).expanduser().resolve())
     _ = result.run  # raise now if a file is damaged
     return result

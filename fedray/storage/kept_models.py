@@ -6,7 +6,7 @@ last round that is the best is pinned once, as the best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from fedray.storage.run import Run, Summary
@@ -51,15 +51,17 @@ class KeptModels:
 def kept_models(folder: RunFolder, run: Run) -> dict[Which, KeptModels]:
     """Return the models that a run keeps, "best" first.
 
-    Those of a best or last round that is none any more, because `keep.models` was changed before
-    the run went on, are left out.
+    If `keep.models` was changed before the run went on, what it does not ask for and what is no
+    longer the best or last round is left out.
 
     Raises:
         UserError: if a pin is damaged.
     """
     found: dict[Which, KeptModels] = {}
-    pairs: Sequence[tuple[Which, Summary | None]] = [("best", run.best), ("last", run.final)]
-    for which, summary in pairs:
+    rounds: Mapping[Which, Summary | None] = {"best": run.best, "last": run.final}
+    for which, summary in rounds.items():
+        if which == "best" and run.info.config["keep"]["models"] == "last":
+            continue
         commit = Commit.read(folder.states, which)
         at = None if summary is None else summary.round
         if commit is not None and (not run.is_finished or commit.facts["round"] == at):

@@ -126,7 +126,7 @@ def test_without_out_a_run_gets_a_folder_below_the_results(tmp_path, monkeypatch
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     assert main([*QUICK, "rounds=1", *SERIAL]) == 0
     (out,) = (tmp_path / "results" / "runs").iterdir()
-    assert re.fullmatch(r"fedproto_digits-\d{8}-\d{6}", out.name)
+    assert re.fullmatch(r"fedproto_digits-\d{8}-\d{6}-[0-9a-f]{4}", out.name)
     assert f"results: {out}\n" in capsys.readouterr().out
 
 

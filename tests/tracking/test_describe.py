@@ -106,8 +106,8 @@ def test_a_run_is_described_by_its_whole_configuration() -> None:
     )
     assert tags["fedray.data"] == "digits"
     assert tags["mlflow.source.name"] == "fedray run experiment"
-    assert run_name(info) == "fedtsp digits seed 3"
-    long = replace(info, algorithm="fedfa_augmentation")
+    assert run_name(info) == "fedproto digits seed 3"
+    long = replace(info, config={**info.config, "algorithm": {"name": "fedfa_augmentation"}})
     assert run_name(long) == "fedfa_augmentation dig… seed 3"
     assert len(run_name(long)) <= MAX_RUN_NAME
     assert tags["fedray.identity"] == info.identity
