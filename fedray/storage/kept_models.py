@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedray.storage.run import Run, Summary
+from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import Commit
 
@@ -58,12 +58,12 @@ def kept_models(folder: RunFolder, run: Run) -> dict[Which, KeptModels]:
         UserError: if a pin is damaged.
     """
     found: dict[Which, KeptModels] = {}
-    rounds: Mapping[Which, Summary | None] = {"best": run.best, "last": run.final}
-    for which, summary in rounds.items():
+    rounds: Mapping[Which, Round | None] = {"best": run.best, "last": run.final}
+    for which, done in rounds.items():
         if which == "best" and run.info.config["keep"]["models"] == "last":
             continue
         commit = Commit.read(folder.states, which)
-        at = None if summary is None else summary.round
+        at = None if done is None else done.round
         if commit is not None and (not run.is_finished or commit.facts["round"] == at):
             found[which] = KeptModels(which, commit)
     return found

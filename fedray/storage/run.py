@@ -1,4 +1,4 @@
-"""The records of a run: its settings, rounds, summaries and costs."""
+"""The records of a run: its settings, rounds and costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fedray.storage.environment import Environment
 from fedray.storage.metric import (
     HEADLINE,
     RECORD,
-    VALIDATION,
     Metric,
     Select,
     best_round,
@@ -144,6 +143,11 @@ class Round:
     client_work: Work | None = None
     server_work: Work | None = None
 
+    @property
+    def local_accuracy(self) -> float:
+        """Return the mean over clients of the accuracy on their test images."""
+        return self.metrics[HEADLINE]
+
 
 @dataclass(frozen=True, config=RECORD)
 class Costs:
@@ -250,33 +254,6 @@ def data_name(config: Mapping[str, Any]) -> str:
     return f"{name} {folder}" if folder and folder != name else name
 
 
-@dataclass(frozen=True, config=RECORD)
-class Summary:
-    """The main numbers of an evaluated round.
-
-    Attributes:
-        round: the round.
-        local_accuracy: mean over clients of the accuracy on their test images.
-        local_accuracy_weighted: the same, weighted by the clients' numbers of images.
-        validation: local accuracy on validation images; None without validation images.
-        chosen: the images that selected the round; None if it was not selected.
-    """
-
-    round: int
-    local_accuracy: float
-    local_accuracy_weighted: float
-    validation: float | None = None
-    chosen: Select | None = None
-
-    @classmethod
-    def of(cls, done: Round) -> Summary | None:
-        """Summarise a round; None if it was not evaluated."""
-        if HEADLINE not in done.metrics:
-            return None
-        test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
-        return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
-
-
 @dataclass(frozen=True)
 class Run:
     """A run as its folder holds it.
@@ -306,20 +283,18 @@ class Run:
         return self.done >= self.info.planned
 
     @property
-    def best(self) -> Summary | None:
+    def best(self) -> Round | None:
         """Return the first round with the highest local accuracy on the images of `report.select`.
 
         None if `report.select` is "validation" and there are no validation images.
         """
         number = self.best_round(HEADLINE)
-        best = next((done for done in self.rounds if done.round == number), None)
-        summary = None if best is None else Summary.of(best)
-        return None if summary is None else replace(summary, chosen=self.info.select)
+        return next((done for done in self.rounds if done.round == number), None)
 
     @property
-    def final(self) -> Summary | None:
+    def final(self) -> Round | None:
         """Return the last evaluated round."""
-        return next((found for done in reversed(self.rounds) if (found := Summary.of(done))), None)
+        return next((done for done in reversed(self.rounds) if HEADLINE in done.metrics), None)
 
     @property
     def client_work(self) -> Work | None:

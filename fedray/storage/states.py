@@ -50,7 +50,7 @@ class Commit:
 
     folder: Path
     facts: Mapping[str, Any]
-    files: Mapping[str, Written]
+    files: dict[str, Written]
     _open: dict[str, StateFile] = field(default_factory=dict)
 
     @classmethod
@@ -74,6 +74,16 @@ class Commit:
         """Replace a pointer by one to this commit."""
         content = sealed({"facts": self.facts, "files": [*self.files.values()]})
         write_atomic(self.folder / f"{name}.json", json.dumps(content, allow_nan=False))
+
+    def add(self, written: Written) -> None:
+        """Add a file that has just been written."""
+        self.files[written.name] = written
+        self._open[written.name] = StateFile(self.folder / written.name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file from the commit, not from the disk."""
+        del self.files[name]
+        self._open.pop(name, None)
 
     def file(self, name: str) -> StateFile:
         """Return an opened file, verified when it is opened first.
@@ -127,32 +137,26 @@ class StateStore(Mapping[int, ClientState]):
 
     def __init__(self, folder: Path | None = None) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._folder = None if folder is None else folder.absolute()
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedray-states-")
+            folder = Path(self._temporary.name)
+        self.folder = folder.absolute()
         self._thread = ThreadPoolExecutor(1, "commit")
         self._writing: Future[None] | None = None
         self._named: dict[str, Collection[str]] = {}  # the names of the files of each pointer
         self.number = 0
-        self._begin_with(None)
+        self._begin_with(Commit(self.folder, {}, {}))
 
-    def _begin_with(self, head: Commit | None) -> None:
-        """Hold the states of a commit, or none."""
-        self._files = {} if head is None else dict(head.files)
-        self._open = {} if head is None else dict(head._open)
-        self._where = {key: n for n, file in self._files.items() for key in file.keys if key >= 0}
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the files."""
-        if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fedray-states-")
-            self._folder = Path(self._temporary.name)
-        return self._folder
+    def _begin_with(self, head: Commit) -> None:
+        """Hold the states of a commit."""
+        self._now = head
+        self._where = {key: n for n, file in head.files.items() for key in file.keys if key >= 0}
 
     # --- states -----------------------------------------------------------------------------------
 
     def __getitem__(self, client: int) -> ClientState:
         """Return a client's state."""
-        return ClientState(**self._file(self._where[client]).read(client))
+        return ClientState(**self._now.file(self._where[client]).read(client))
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self._where))
@@ -175,12 +179,7 @@ class StateStore(Mapping[int, ClientState]):
         Raises:
             UserError: if the file is not in this process's folder.
         """
-        if not (self.folder / written.name).exists():
-            raise UserError(
-                f"a worker has written {written.name}, but it is not in {self.folder}: results "
-                "must lie in a folder that all nodes see; set FEDRAY_RESULTS to one"
-            )
-        self._files[written.name] = written
+        self._now.add(written)
         self._where |= dict.fromkeys(written.keys, written.name)
 
     def places(self) -> Mapping[int, str]:
@@ -191,15 +190,9 @@ class StateStore(Mapping[int, ClientState]):
 
     def close(self) -> None:
         """Free all states; those of the last commit stay in their files."""
-        self._begin_with(None)
+        self._begin_with(Commit(self.folder, {}, {}))
         if self._temporary is not None:
             self._temporary.cleanup()
-            self._temporary = self._folder = None
-
-    def _file(self, name: str) -> StateFile:
-        if name not in self._open:
-            self._open[name] = StateFile(self.folder / name)
-        return self._open[name]
 
     def _tidy(self, kept: Collection[str] = ()) -> None:
         """Copy states out of files that are mostly dead; remove files that no pointer names.
@@ -210,17 +203,16 @@ class StateStore(Mapping[int, ClientState]):
             kept: the names of further files that are not removed.
         """
         self.number += 1
-        live = dict.fromkeys(self._files, 0)
+        live = dict.fromkeys(self._now.files, 0)
         for client, name in self._where.items():
-            live[name] += self._file(name).sizes[client]
-        dead = {n for n in live if 2 * live[n] < sum(self._file(n).sizes.values())}
-        for name, files in self._named.items():
-            dead -= set(files) if name != HEAD else set()
+            live[name] += self._now.file(name).sizes[client]
+        dead = {n for n in live if 2 * live[n] < sum(self._now.file(n).sizes.values())}
+        pins = [files for name, files in self._named.items() if name != HEAD]
+        dead = dead.difference(*pins)
         self.put({client: self[client] for client, name in self._where.items() if name in dead})
         used = {*kept, *self._where.values()}.union(*self._named.values())
-        for name in self._files.keys() - used:
-            del self._files[name]
-            self._open.pop(name, None)
+        for name in self._now.files.keys() - used:
+            self._now.remove(name)
         for path in self.folder.glob("*.safetensors"):
             if path.name not in used and 0 <= _number_of(path) < self.number:
                 with suppress(OSError):
@@ -251,7 +243,7 @@ class StateStore(Mapping[int, ClientState]):
         keys: dict[str, list[int]] = {}
         for client, name in self._where.items():
             keys.setdefault(name, []).append(client)
-        files = {name: self._files[name]._replace(keys=tuple(of)) for name, of in keys.items()}
+        files = {name: self._now.files[name]._replace(keys=tuple(of)) for name, of in keys.items()}
         commit = Commit(self.folder, {"round": snapshot.round, **facts}, files)
         server = map_blocks(_copied, snapshot.server)
         path = new_path(self.folder, self.number)
@@ -282,7 +274,7 @@ class StateStore(Mapping[int, ClientState]):
         for name, pointer in pointers.items():
             pointer.write(name)
             sync(self.folder)
-            self._named[name] = pointer.files.keys()
+            self._named[name] = {*pointer.files}
 
     def wait(self) -> None:
         """Wait until the commit that was begun is complete.
@@ -295,7 +287,7 @@ class StateStore(Mapping[int, ClientState]):
             writing.result()
 
     def load(self, identity: str | None = None) -> Checkpoint | None:
-        """Read the last commit, and verify its files and those of all pins; None without one.
+        """Take over the last commit; verify its files and those of all pins. None without one.
 
         Args:
             identity: hash of the experiment; None: that of any experiment.
@@ -308,10 +300,10 @@ class StateStore(Mapping[int, ClientState]):
         for commit in commits.values():
             for name in commit.files:
                 commit.file(name)
-        self._named = {name: commit.files.keys() for name, commit in commits.items()}
+        self._named = {name: {*commit.files} for name, commit in commits.items()}
         numbers = [_number_of(path) for path in self.folder.glob("*.safetensors")]
         self.number, head = max(numbers, default=-1) + 1, commits.get(HEAD)
-        self._begin_with(head)
+        self._begin_with(head or Commit(self.folder, {}, {}))
         if head is None:
             return None
         if identity not in (None, head.facts["identity"]):

@@ -195,16 +195,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
     assert "home cannot be written" in capsys.readouterr().err
 
 
-def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatch):
-    write_sweep()
-    monkeypatch.setattr(flow, "stamp", lambda: "now")
-    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
-    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
-    homes = sorted((here / "results" / "tiny").iterdir())
-    assert [home.name for home in homes] == ["now", "now-2"]
-
-
 # --- what is resumed ------------------------------------------------------------------------------
 
 

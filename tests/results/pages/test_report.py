@@ -498,7 +498,7 @@ def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
         (["{tmp}/broken"], r"run.json cannot be read"),
         (
             ["{tmp}/runs", "--out", "{tmp}/runs/a/run.json/in"],
-            r"the folder .* cannot be written \(Not a directory\)",
+            "Not a directory",
         ),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
     ],
@@ -680,6 +680,3 @@ def test_every_phase_of_a_partition_is_drawn_and_newcomers_are_named(tmp_path: P
     assert len(drawn) == 2  # the same partition once
     with Image.open(BytesIO(drawn[0][1])) as one, Image.open(BytesIO(drawn[1][1])) as both:
         assert max(one.height, both.height) > 1.8 * min(one.height, both.height)
-    write_partition(runs[0], {"class_names": ["cat"], "histogram": "none"})
-    with pytest.raises(UserError, match="it has no histogram"):
-        list(draw_partitions(list(groups_in(tmp_path).values())))
