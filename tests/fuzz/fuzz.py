@@ -105,7 +105,7 @@ def judge(drawn: Drawn, names: Iterable[str] = tuple(ORACLES), *, effect: bool =
             verdict.note = "diverged"
             return verdict
         except FedrayError as error:
-            is_early = isinstance(error, UserError) and not RunFolder(Path(folder)).has_run
+            is_early = isinstance(error, UserError) and len(RunFolder(Path(folder)).rounds()) <= 1
             if is_early or any(words in str(error) for words in LATE):
                 verdict.note = "refused"
             else:
@@ -162,7 +162,7 @@ def report(verdicts: Sequence[Verdict]) -> str:
     wrong = Counter(name for v in verdicts for name in v.faults)
     looked["effect"] = sum(v.effect is not None for v in verdicts)
     notes, refusals = Counter(v.note for v in verdicts), sum(v.refusals for v in verdicts)
-    ended = f"{notes['refused']} refused in round 0, {notes['diverged']} diverged"
+    ended = f"{notes['refused']} refused in rounds 0 and 1, {notes['diverged']} diverged"
     lines = [f"{len(verdicts)} experiments, {refusals} draws refused, {ended}"]
     lines += [f"  {name:<10} {n:>6} looked at, {wrong[name]} faults" for name, n in looked.items()]
     lines += [f"  {key} never changed a number" for key in without_effect(verdicts)]
