@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
-import signal
-import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +15,7 @@ from fedray.core import ClientState, Flat
 from fedray.errors import UserError
 from fedray.storage import states
 from fedray.storage.state_files import StateFile, write_states
-from fedray.storage.states import HEAD, Commit, Pin, StateStore, latest_round, new_path
+from fedray.storage.states import Commit, Pin, StateStore, latest_round, new_path
 from fedray.trees import Snapshot
 
 FACTS = {"identity": "this experiment"}
@@ -271,51 +267,3 @@ def test_a_changed_bit_is_refused(store):
     (store.folder / name).unlink()
     with pytest.raises(UserError, match=f"{name} is damaged .it is missing"):
         reopened(store)
-
-
-def participants(round_: int) -> list[int]:
-    return [*range(30)] if round_ == 0 else random.Random(round_).sample(range(30), 10)
-
-
-def commit_for_ever(folder: Path) -> None:
-    """Commit rounds, each with ten clients, half of whose states a worker writes."""
-    store = StateStore(folder)
-    found = store.load("this experiment")
-    store.tidy()
-    round_ = -1 if found is None else found.snapshot.round
-    while True:
-        round_ += 1
-        clients = participants(round_)
-        store.places()
-        before = values({client: store.get(client, state(0)) for client in clients})
-        new = {client: state(before[client] + 1) for client in clients}
-        written = {c: vars(new[c]) for c in clients[::2]}
-        store.add(write_states(new_path(folder, store.number), written))
-        rest = {c: new[c] for c in clients[1::2]}
-        commit(store, round_, rest, pin=pin(store, "best") if round_ % 3 == 0 else None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.long)])
-def test_killed_at_any_time(store, kills):
-    at, last = random.Random(kills), -1
-    for _ in range(kills):
-        if (child := os.fork()) == 0:
-            try:
-                commit_for_ever(store.folder)
-            finally:
-                os._exit(1)
-        time.sleep(at.uniform(0.02, 0.4))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        round_, found = reopened(store)
-        assert round_ >= last
-        last = round_
-        steps = [c for r in range(round_ + 1) for c in participants(r)]
-        assert found == {client: steps.count(client) for client in sorted(set(steps))}
-        best = Commit.read(store.folder, "best")
-        if best is not None:
-            assert best.find(participants(0)[0]) is not None
-    assert last > kills
-    assert HEAD in {path.stem for path in store.folder.glob("[!.]*.json")}
