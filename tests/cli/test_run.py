@@ -96,10 +96,10 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
     held = [record["metrics"]["validation/local_accuracy"] for record in rounds]
     chosen = held.index(max(held[1:]), 1)
     best = accuracies[chosen]
-    assert result["best"]["metrics"]["local_accuracy"] == best
+    assert result["best"]["local_accuracy"] == best
     assert result["best"]["round"] == chosen
     assert result["final"]["round"] == 3
-    assert result["final"]["metrics"]["local_accuracy"] == accuracies[3]
+    assert result["final"]["local_accuracy"] == accuracies[3]
 
     printed = capsys.readouterr().out
     assert printed.startswith(
