@@ -91,13 +91,13 @@ def begin(
     import ray
 
     from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
+    from fedray.runtime.resources import preflight
     from fedray.runtime.server import run_on_ray
 
     if not ray.is_initialized():
         wait("connecting to Ray")
     nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
+    check_storage(out, len(nodes))
     say(preflight(experiment, nodes))
     wait("waiting for the workers, which read images, partition and models")
     return run_on_ray(experiment, out, began)

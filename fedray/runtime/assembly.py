@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from platform import node
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,27 +82,6 @@ class Assembly:
     def files(self) -> dict[str, str]:
         """Return content hashes of the files that the experiment names, by key."""
         return {key: content_of(path) for key, path in files_of(self.experiment).items()}
-
-    @cached_property
-    def contents(self) -> dict[str, str]:
-        """Return content hashes of the images and labels, as "data.root", and of `files`."""
-        return {"data.root": self.data.images.sha256, **self.files}
-
-    def check_contents(self, expected: Sequence[tuple[str, str]]) -> None:
-        """Refuse images, labels and files that differ from those of the process that sends steps.
-
-        A file that this node lacks is reported by the code that reads it.
-
-        Args:
-            expected: keys and content hashes, as in `contents`.
-        """
-        paths = {"data.root": self.experiment.data.root, **files_of(self.experiment)}
-        for key, content in expected:
-            if (found := self.contents[key]) not in ("", content):
-                raise UserError(
-                    f"{key}={paths[key]} on {node()} has the content hash {found[:12]}, expected "
-                    f"{content[:12]}; replace it by the copy that the other nodes read"
-                )
 
     @cached_property
     def models(self) -> ModelProvider:

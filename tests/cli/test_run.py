@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
-from ray.exceptions import ActorDiedError
 from rounds import result_in
 
 from fedray.cli import run
@@ -181,21 +182,16 @@ def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes, capsys):
     assert {"run.json", "rounds.jsonl"} <= files
 
 
-def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
+def test_rounds_that_a_restarted_server_repeats_are_given_once(tmp_path, monkeypatch):
     out = tmp_path / "out"
     main([*QUICK, *SERIAL, "--out", str(out)])
     rounds = RunFolder(out).rounds()
-
-    def first():
-        yield from rounds[:2]
-        raise ActorDiedError
-
-    servers = iter([first(), iter(rounds[1:])])
-    monkeypatch.setattr(server, "Liveness", lambda: None)  # it would start Ray
-    monkeypatch.setattr(server, "_rounds_of_one_server", lambda *_: next(servers))
+    session = SimpleNamespace(rounds=lambda: iter(rounds[1:]))
+    monkeypatch.setattr(server, "Session", lambda *_: session)
+    monkeypatch.setattr(server, "WorkerPool", MagicMock())
     monkeypatch.setattr(RunFolder, "rounds", lambda _: rounds[:2])
-    given = server.run_on_ray(resolve(QUICK[0], QUICK[1:]), out, 0.0)
-    assert [done.round for done in given] == [0, 1, 2, 3]
+    restarted = server.ServerActor(resolve(QUICK[0], QUICK[1:]).model_dump_json(), str(out), 0.0)
+    assert [restarted.round_after(last) for last in range(4)] == [*rounds[1:], None]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fedray.errors import RayDied
-from fedray.runtime import liveness
-from fedray.runtime.liveness import Liveness
+from fedray.runtime import cluster
+from fedray.runtime.cluster import Liveness
 from fedray.storage.run_folder import RunFolder
 
 WORDS = ["data.samples=240", "data.clients=4", "local_epochs=1", "workers=1"]
@@ -40,8 +40,8 @@ def ports(monkeypatch):
                 "NodeManagerPort": raylet.getsockname()[1],
             },
         ]
-        monkeypatch.setattr(liveness.ray, "get_runtime_context", lambda: context)
-        monkeypatch.setattr(liveness.ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(cluster.ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(cluster.ray, "nodes", lambda: nodes)
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         yield head, raylet
 
@@ -59,7 +59,7 @@ def test_a_port_where_nobody_listens_any_more(ports, dead, said):
 @pytest.mark.slow
 def test_a_head_that_answers_again_has_not_died(ports, monkeypatch):
     alive, answers = Liveness(), iter([False, False, True, True])
-    monkeypatch.setattr(liveness, "answers", lambda address: next(answers))
+    monkeypatch.setattr(cluster, "answers", lambda address: next(answers))
     alive.check()
 
 
