@@ -164,6 +164,7 @@ class Liveness:
             self.look()
             if time.monotonic() > end:
                 break
+        self.look()
         return is_ready
 
     def look(self) -> None:
