@@ -41,7 +41,6 @@ from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.devices import check_speed
 from fedray.runtime.models import ModelProvider, feature_width, model_provider
-from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -170,16 +169,19 @@ class Assembly:
         return frozenset().union(*map(buffer_names, models))
 
     def _privacy(self) -> Privacy | None:
-        """Return the experiment's privacy; noise would move layers that a network freezes."""
-        privacy = privacy_of(self.experiment)
-        if privacy is not None and privacy.noise_multiplier:
-            for architecture in dict.fromkeys(self.models.architectures):
-                if frozen_parameters(self.models.empty(architecture)):
-                    raise UserError(
-                        f"privacy.mode={privacy.mode} adds noise to all weights, also to those "
-                        f"that {architecture} freezes; set privacy.mode=none, or train all layers"
-                    )
-        return None if privacy is None else replace(privacy, statistics=self._statistics)
+        """Return the clipping and noise; noise would move layers that a network freezes."""
+        keys, models = self.experiment.privacy, self.models
+        if keys.mode == "none":
+            return None
+        for architecture in dict.fromkeys(models.architectures) if keys.noise_multiplier else ():
+            if frozen_parameters(models.empty(architecture)):
+                raise UserError(
+                    f"privacy.mode={keys.mode} adds noise to all weights, also to those that "
+                    f"{architecture} freezes; set privacy.mode=none, or train all layers"
+                )
+        assert keys.clip_norm is not None
+        noise, seed = keys.noise_multiplier, self.experiment.seed
+        return Privacy(keys.mode, keys.clip_norm, noise, seed, self._statistics)
 
     @cached_property
     def plan(self) -> Plan:

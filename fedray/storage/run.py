@@ -187,7 +187,6 @@ class RunInfo:
         files_sha256: content hashes of the files that the experiment names, by their keys.
         architectures: the architecture of each client.
         metrics: declarations of the numbers in the rounds.
-        privacy: mode, clipping and noise, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
         earlier_environments: earlier environments of a resumed run, in order.
@@ -205,7 +204,6 @@ class RunInfo:
     files_sha256: Mapping[str, str] = field(default_factory=dict)
     architectures: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
-    privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
     earlier_environments: tuple[EarlierEnvironment, ...] = ()
 
