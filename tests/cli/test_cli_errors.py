@@ -217,13 +217,13 @@ def test_a_gpu_where_there_is_none(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
     error = refused("local_digits", "gpus=0.5", executor="ray")
     assert error == (
-        "2 workers need 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); set gpus=0"
+        "2 workers need 2 CPU, 0.5 GPU (1 CPU, 0.25 GPU each), but the cluster has 2 CPU, 0 GPU on "
+        "1 node(s); lower workers, cpus or gpus"
     )
 
 
 def test_results_on_one_node_s_disk(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}] * 3)
-    monkeypatch.setattr("fedray.runtime.cluster._fits_driver", lambda server: False)
     monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
     error = refused("local_digits", executor="ray")
     assert "set FEDRAY_RESULTS to a folder that all nodes share" in error
