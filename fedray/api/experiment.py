@@ -11,7 +11,7 @@ from typing import Any
 from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.result import Result
-from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
+from fedray.api.training import Callback, ExecutorName, begin, executor_for, follow, new_folder
 from fedray.config import (
     Tree,
     is_record,
@@ -109,7 +109,7 @@ class Experiment:
         self,
         out: str | Path | None = None,
         *,
-        executor: ExecutorName = "ray",
+        executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
         resume: bool = False,
@@ -119,7 +119,8 @@ class Experiment:
         Args:
             out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": run clients on workers of a Ray cluster, which is started on this
-                machine if none is running; "serial": run clients in this process. Results are
+                machine if none is running; "serial": run clients in this process. None: "serial"
+                for one worker without a GPU and without $RAY_ADDRESS, else "ray". Results are
                 equal.
             callbacks: functions that are called after every round with a copy of its record.
             track: whether to log to MLflow, as the command does.
@@ -131,6 +132,7 @@ class Experiment:
             CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
+        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
         new = folder if out is None else None
         with discard_if_empty(new), tracking(folder, track=track) as start:
             rounds = self._begin(folder, executor, list(callbacks), start)
@@ -144,7 +146,7 @@ class Experiment:
         self,
         out: str | Path | None = None,
         *,
-        executor: ExecutorName = "ray",
+        executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
         resume: bool = False,
@@ -154,6 +156,7 @@ class Experiment:
         Closing the iterator early stops the run; `resume=True` continues it.
         """
         folder = self._folder(out, resume)
+        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
         new = folder if out is None else None
         with discard_if_empty(new), tracking(folder, track=track) as start:
             yield from self._begin(folder, executor, list(callbacks), start)

@@ -182,6 +182,24 @@ def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes, capsys):
     assert {"run.json", "rounds.jsonl"} <= files
 
 
+@pytest.mark.parametrize(
+    ("words", "address", "executor"),
+    [
+        (["workers=1"], "", "serial"),
+        (["workers=1"], "auto", "ray"),
+        (["workers=1", "gpus=0.5"], "", "ray"),
+        ([], "", "ray"),
+        (["workers=1", "--executor", "ray"], "", "ray"),
+    ],
+)
+def test_one_worker_without_a_cluster_is_this_process(monkeypatch, words, address, executor):
+    chosen = list[str]()
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(run, "one_run", lambda request: chosen.append(request.executor))
+    main(["fedavg_digits", *words])
+    assert chosen == [executor]
+
+
 def test_rounds_that_a_restarted_server_repeats_are_given_once(tmp_path, monkeypatch):
     out = tmp_path / "out"
     main([*QUICK, *SERIAL, "--out", str(out)])
