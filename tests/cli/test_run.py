@@ -188,7 +188,8 @@ def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes, capsys):
         (["workers=1"], "", "serial"),
         (["workers=1"], "auto", "ray"),
         (["workers=1", "gpus=0.5"], "", "ray"),
-        ([], "", "ray"),
+        (["workers=2"], "", "ray"),
+        ([], "", "serial"),
         (["workers=1", "--executor", "ray"], "", "ray"),
     ],
 )
@@ -291,7 +292,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "address", "early"),
     [
-        (QUICK, "", True),
+        ([*QUICK, "--executor", "ray"], "", True),
         ([*QUICK, "--executor", "serial"], "", False),
         (QUICK, "10.0.0.1:6379", False),
         (["fedavg_digit"], "", False),
