@@ -121,15 +121,6 @@ def test_a_worker_takes_no_other_images_or_files_than_the_server(root, tmp_path,
         worker._runner(asked, server.identity)
 
 
-def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):
-    write_images(tmp_path / "data", size=(12, 8))
-    assert command(tmp_path / "data", tmp_path / "out") == 2
-    error = capsys.readouterr().err
-    assert "the images have 12x8 pixels, but mlp (of model.group=digits) needs square" in error
-    assert "data.image_size=8" in error
-    assert command(tmp_path / "data", tmp_path / "cut", "data.image_size=8") == 0
-
-
 def test_oblong_images_where_the_model_takes_any(tmp_path):
     write_images(tmp_path / "data", size=(20, 16))
     asked = resolve("local_digits", [*KEYS, f"data.root={tmp_path / 'data'}", "model.group=cnn3"])
