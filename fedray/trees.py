@@ -117,6 +117,18 @@ def describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
+def difference(found: StateTree, expected: StateTree) -> str:
+    """Return which tensor has another name, dtype or shape, as a sentence; "" if none has."""
+    forms = [
+        {".".join(path): describe_tensor(tensor) for path, tensor in leaves(tree)}
+        for tree in (found, expected)
+    ]
+    for name, _ in sorted(forms[0].items() ^ forms[1].items()):
+        own, other = (form.get(name, "none") for form in forms)
+        return f"{name} is {own}, expected {other}"
+    return ""
+
+
 def make_contiguous(tree: StateTree) -> StateTree:
     """Return the tree with contiguous tensors; the same tree if all are.
 

@@ -247,6 +247,13 @@ class Algorithm:
         total = total_of(uplinks, partial(combined_rows, self))
         return self.server_step(state, total, server) if total else state
 
+    @final
+    def sent_by(self, step: str) -> type[Payload] | None:
+        """Return the type of what a client step uploads, by default `up`."""
+        named = getattr(self, step.partition("/")[0], None)
+        declared: type[Payload] | None = getattr(named, "up", None) or self.up
+        return declared
+
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:

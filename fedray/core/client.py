@@ -19,7 +19,7 @@ from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams
-from fedray.trees import Tensors, describe_tensor, storage_of
+from fedray.trees import Tensors, difference, storage_of
 
 
 @dataclass(frozen=True)
@@ -204,14 +204,11 @@ class Skeleton:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
-        both = weights, self.tensors
-        if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
-            found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
-            if found != expected:  # copying would cast, repeat or skip tensors
-                name = min(name for name, _ in found.items() ^ expected.items())
-                forms = [describe_tensor(one[name]) if name in one else "none" for one in both]
-                wrong = "{} is {}, expected {}".format(name, *forms)
-                raise ValueError(f"the weights do not fit the model: {wrong}")
+        is_alike = isinstance(weights, Flat) and weights.layout is self.tensors.layout
+        if not is_alike and (
+            wrong := difference(weights, self.tensors)
+        ):  # which copying would cast
+            raise ValueError(f"the weights do not fit the model: {wrong}")
         self.overwrite(weights)
         for parameter in self.parameters:
             parameter.grad = None  # that of the last client, who may have uploaded it

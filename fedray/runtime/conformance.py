@@ -25,6 +25,7 @@ from torch.nn import Module
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
+from fedray.core.payload import split_payload
 from fedray.core.stacked import refusal
 from fedray.errors import Failure, FedrayError, UserError, one_line
 from fedray.federation import Federation
@@ -200,7 +201,7 @@ class Watch:
                 def watched(client: core.Client, state: core.ClientState, down: Any) -> Any:
                     arguments = {"state": {"model": state.model, "memory": state.memory}}
                     if down is not None:
-                        arguments["download"] = {n: getattr(down, n) for n in down.tensor_fields}
+                        arguments["download"] = split_payload(down)[1]
                     where = f"client {client.id}, round {client.round}, step {name}"
                     with watch.step(where, assembly.algorithm, arguments):
                         done = step(client, state, down)

@@ -162,8 +162,6 @@ def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
 
 def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
     """Return a tensor outside the memory that the next client overwrites."""
-    if tensor.layout != torch.strided:
-        return tensor  # the gate refuses it
     is_shared = not tensor.is_cpu or storage_of(tensor) in memory
     return tensor.clone() if is_shared else tensor
 
@@ -217,19 +215,19 @@ class StepContexts:
         """Check what a step returned, except its upload's values, and take it out of the model."""
         context = call.client
         given.check()
-        declared = self.assembly.algorithm.up
-        if upload is None and call.step == "client_update" and declared is not None:
-            raise core.BadPayload(f"{call.step} uploads nothing, expected {declared.__qualname__}")
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
-        if isinstance(upload, dict):
-            if call.step != "client_update":
-                declared = getattr(self.method_step(call.step), "up", None) or declared
-            upload = declared(**upload) if declared is not None else upload
-        if isinstance(upload, core.Payload):
+        declared = self.assembly.algorithm.sent_by(call.step)
+        if isinstance(upload, dict) and declared is not None:
+            upload = declared(**upload)
+        is_optional = declared is None or call.step != "client_update"
+        if type(upload) is not declared and not (upload is None and is_optional):
+            found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
+            raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
+        if upload is not None:
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)
 
