@@ -410,7 +410,7 @@ class RoundExchange(Exchange):
         sent = algorithm.sent_by(step) if total else None
         if sent is None or (privacy := self._covering(step, reached, sent)) is None:
             return total
-        return privacy.release(total, sent.declared, round_=self.round, step=name)
+        return privacy.release(total, sent, round_=self.round, step=name)
 
     def _covering(
         self, step: str, clients: Iterable[int], sent: type[Payload] | None

@@ -22,7 +22,6 @@ from fedray.core.algorithm import (
     PromptMethod,
     Requires,
     algorithms,
-    combines_means,
     is_tested_together,
     method,
     takes_equal_mean,

@@ -262,6 +262,10 @@ class Client:
     public: Samples = None  # type: ignore[assignment]
     order: str = "batches"
 
+    def random(self, purpose: str) -> torch.Generator:
+        """Return the client's random stream for a purpose in this round."""
+        return self.setting.streams.torch(purpose, round_=self.round, client=self.id)
+
     def training_on(self, samples: Samples, order: str, **config: Any) -> Client:
         """Return this client with other training images, all of which are used, not augmented.
 
@@ -285,11 +289,7 @@ class Client:
         return replace(self, round=self.round + later, setting=setting)
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
-        """Load `weights` into the skeleton's model and return the model, on the device.
-
-        Raises:
-            ValueError: if names, shapes or dtypes are not the model's.
-        """
+        """Load `weights` into the skeleton's model and return the model, on the device."""
         self.skeleton.load(weights)
         return self.skeleton.model
 

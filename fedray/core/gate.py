@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from fedray.core.payload import (
     Kind,
     NotFinitePayload,
     Payload,
-    Placed,
 )
 from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
@@ -61,11 +61,7 @@ class Gate:
     def up_together(
         self, payloads: Sequence[Payload], calls: Sequence[Call]
     ) -> list[tuple[Payload, Traffic]]:
-        """Check, clip, noise, quantise and count uploads.
-
-        Args:
-            payloads: the uploads.
-            calls: the clients' calls that returned them.
+        """Check, clip, noise, quantise and count the uploads that these calls returned.
 
         Raises:
             BadPayload: if an upload does not fit its declaration or its download, or is not finite,
@@ -93,17 +89,14 @@ class Gate:
             if form not in self._sizes:
                 payload.check_fields(self.axes)
                 _check_like(payload, down)
-                self._sizes[form] = _count_traffic([*payload.items(self.statistics)], bits)
+                self._sizes[form] = _count_traffic(payload.items(self.statistics), bits)
             sizes.append(self._sizes[form])
         return _finite_on_cpu(payloads), sizes
 
     def _transformed(self, payload: Payload, call: Call) -> Payload:
         """Return an upload clipped, noised and quantised."""
         if self.privacy is not None:
-            client, step = call.client, call.step
-            payload = self.privacy.protect(
-                payload, call.down, round_=client.round, client=client.id, step=step
-            )
+            payload = self.privacy.protect(payload, call)
         if self.up_bits >= 32:
             return payload
 
@@ -145,14 +138,14 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
     if all(map(cmath.isfinite, sums)):
         return payloads
     for payload in payloads:
-        for item in payload.items():
-            if not bool(torch.isfinite(torch.as_tensor(item.value)).all()):
-                place = f"{type(payload).__qualname__}.{item.place}"
-                raise NotFinitePayload(f"{place} holds a NaN or an infinity")
+        for place, _, _, value in payload.items():
+            if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+                where = f"{type(payload).__qualname__}.{place}"
+                raise NotFinitePayload(f"{where} holds a NaN or an infinity")
     return payloads
 
 
-def _count_traffic(items: Sequence[Placed], bits: int = 32) -> Traffic:
+def _count_traffic(items: Iterable[tuple[str, Kind, str, Any]], bits: int) -> Traffic:
     """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
     params: dict[str, float] = {}
     size: dict[str, float] = {}

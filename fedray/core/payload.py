@@ -9,7 +9,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     NoReturn,
     Self,
     TypeAlias,
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from fedray.errors import FedrayError, NotFinite
 from fedray.flat import map_blocks, structure_of, tensor_blocks
-from fedray.trees import StateTree, describe_tensor, is_tree, leaves
+from fedray.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -108,15 +107,6 @@ class Declared:
 sent = Declared
 
 
-class Placed(NamedTuple):
-    """A tensor or a number of a payload, and its place in it: "weights.head.bias"."""
-
-    place: str
-    kind: Kind
-    axes: str
-    value: Any
-
-
 @dataclass(frozen=True)
 class Payload:
     """Base class of all messages between server and clients, frozen dataclasses.
@@ -145,21 +135,25 @@ class Payload:
         """Return what a reader of the payload learns about clients, as a phrase."""
         return "; ".join(dict.fromkeys(one.reveals for one in cls.declared.values() if one.reveals))
 
-    def items(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
-        """Yield every tensor and number with its place, including those within mappings.
+    def items(self, statistics: Collection[str] = ()) -> Iterator[tuple[str, Kind, str, Any]]:
+        """Yield place, kind, axes and value of every tensor and number: "weights.head.bias", ...
 
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
         for name, field in self.declared.items():
             for path, leaf in leaves({name: self.__dict__[name]}):
-                yield Placed(".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf)
+                yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf
 
     def map(
         self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
     ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        return type(self)(**map_fields(self.declared, function, vars(self), statistics))
+        changed = (
+            function(kind, value) if isinstance(value, Tensor) else value
+            for _, kind, _, value in self.items(statistics)
+        )
+        return type(self)(**map_tensors(lambda _: next(changed), vars(self)))
 
     def form(self) -> tuple[object, ...]:
         """Return types, places, dtypes and shapes, without values; equal for alike payloads."""
@@ -198,23 +192,6 @@ class Payload:
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
-
-
-def map_fields(
-    declared: Mapping[str, Declared],
-    function: Callable[[Kind, Tensor], Tensor],
-    values: Mapping[str, Any],
-    statistics: Collection[str] = (),
-) -> dict[str, Any]:
-    """Return values by field with `function(kind, tensor)` for every tensor, in their order."""
-
-    def mapped(value: Any, field: Declared, path: tuple[str, ...]) -> Any:
-        if is_tree(value):
-            return {name: mapped(inner, field, (*path, name)) for name, inner in value.items()}
-        is_tensor = isinstance(value, Tensor)
-        return function(field.kind_of(path, statistics), value) if is_tensor else value
-
-    return {name: mapped(values[name], one, ()) for name, one in declared.items() if name in values}
 
 
 def _refuse(place: str, value: Any, expected: str) -> NoReturn:

@@ -14,7 +14,7 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,11 +23,10 @@ from torch import Tensor
 
 from fedray.core.payload import (
     BadPayload,
-    Declared,
+    Call,
     Kind,
     NotFinitePayload,
     Payload,
-    map_fields,
 )
 from fedray.core.sums import Total
 from fedray.streams import Streams
@@ -67,14 +66,13 @@ class Privacy:
         """Return True if fields of an upload of this type are clipped and noised."""
         return any(o.kind not in EXEMPT_KINDS and not o.number for o in sent.declared.values())
 
-    def protect(
-        self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
-    ) -> Payload:
+    def protect(self, upload: Payload, call: Call) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
-        upload = self.clipped(upload, down)
+        upload = self.clipped(upload, call.down)
         if self.mode == "central":
             return upload
-        return upload.map(self._noise(step, round_, client), self.statistics)
+        noise = self._noise(call.step, call.client.round, call.client.id)
+        return upload.map(noise, self.statistics)
 
     def clipped(self, upload: Payload, down: Payload | None) -> Payload:
         """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
@@ -107,9 +105,7 @@ class Privacy:
             lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
         )
 
-    def release(
-        self, total: Total, declared: Mapping[str, Declared], *, round_: int, step: str
-    ) -> Total:
+    def release(self, total: Total, sent: type[Payload], *, round_: int, step: str) -> Total:
         """Return the sums over m uploads for the server step; unchanged if privacy is local.
 
         With central privacy, they are the sums that m uploads of the mean with noise have: its
@@ -124,8 +120,8 @@ class Privacy:
                 return tensor
             return noisy(kind, (tensor / count).float()).double() * count
 
-        sums = map_fields(declared, released, total.sums, self.statistics)
-        return Total(total.clients, {**total.sums, **sums})
+        fields = sent(*map(total.sums.get, sent.declared)).map(released, self.statistics)
+        return Total(total.clients, {n: vars(fields).get(n, own) for n, own in total.sums.items()})
 
     def _noise(
         self, step: str, round_: int, client: int = 0, count: int = 1

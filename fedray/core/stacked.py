@@ -32,10 +32,8 @@ from fedray.core.sums import stack_trees
 from fedray.core.training import (
     LocalTraining,
     Trained,
-    augmentation_draws,
     augmented,
     batch_indices,
-    batch_order,
     batch_sizes,
     check_scalar,
     diverged,
@@ -118,7 +116,7 @@ def shared_steps(
 
 def _batches(client: Client, sizes: Sequence[int], config: TrainingConfig) -> Iterator[Tensor]:
     """Yield the positions of a client's batches in all epochs, drawn from its own stream."""
-    random = batch_order(client)
+    random = client.random(client.order)
     for _ in range(config.epochs):
         yield from batch_indices(client.train.index.size, sizes, config, random, CPU)
 
@@ -180,7 +178,7 @@ class _Stack:
         pairs = zip(clients, sizes, strict=True)
         self._batches = [_batches(client, batches, config) for client, batches in pairs]
         if not config.augment.is_identity:
-            self._views = [*map(augmentation_draws, clients)]
+            self._views = [client.random("augment") for client in clients]
         return shared_steps(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
 
     def take(self, clients: slice, epoch: int, tally: Tally) -> None:

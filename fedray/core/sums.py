@@ -46,16 +46,7 @@ class Total:
 
 
 def total_of(uploads: Mapping[int, U], terms: Callable[[Sequence[U]], StateTree]) -> Total:
-    """Return the sums over uploads.
-
-    Args:
-        uploads: uploads by client id.
-        terms: returns what several uploads add to each sum, a row each.
-
-    Raises:
-        ValueError: if the terms do not have the same names and shapes.
-        TypeError: if a term has no sum.
-    """
+    """Return the sums over uploads by client; `terms` returns a row for each of several uploads."""
     sums = Sums(len(uploads))
     for clients in subtrees(sorted(uploads), TOGETHER):
         sums.add_rows(clients, terms([uploads[client] for client in clients]))
@@ -78,11 +69,7 @@ class Sums:
         self._sum = self._subtree(count)
 
     def add(self, part: Total, size: int = 1) -> None:
-        """Add the sums of the next subtree, and complete the subtrees that end with it.
-
-        Args:
-            part: the sums; without clients if none of them uploaded.
-            size: the subtree's number of clients, with or without upload.
+        """Add the sums of the next subtree of `size` clients, with or without upload.
 
         Raises:
             ValueError: if the terms do not have the same names and shapes.
@@ -94,12 +81,7 @@ class Sums:
             self.total = end.value
 
     def add_rows(self, clients: Sequence[int], rows: StateTree) -> None:
-        """Add the terms of all clients of the next subtree, in a few operations.
-
-        Args:
-            clients: their ids, sorted.
-            rows: their terms, a row each.
-        """
+        """Add the terms of all clients of the next subtree, a row each, in a few operations."""
         self.add(Total(tuple(clients), map_blocks(_sum_of_rows, rows)), len(clients))
 
     def _subtree(self, count: int) -> Generator[None, None, Total]:
@@ -194,12 +176,7 @@ def doubled(
 
 
 def stack_trees(trees: Sequence[Any]) -> Any:
-    """Return a tree whose tensors stack those of several trees as rows.
-
-    Raises:
-        ValueError: if the trees do not have the same names.
-        RuntimeError: if they do not have the same shapes.
-    """
+    """Return a tree whose tensors stack those of several trees as rows."""
     return map_blocks(lambda *same: torch.stack(same), *trees)
 
 

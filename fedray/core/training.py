@@ -26,7 +26,7 @@ from fedray.models import (
     is_normalisation,
     modules_of,
 )
-from fedray.trees import ClientState
+from fedray.trees import ClientState, describe_tensor
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,7 @@ class LocalTraining(Algorithm):
     stacks = True
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the loss of one batch, a scalar, without side effects.
-
-        Args:
-            output: the output of the client's model for the batch.
-            batch: inputs and labels.
-            local: the client, its model, its state and its download.
-        """
+        """Return the loss of one batch, a scalar, without side effects."""
         return F.cross_entropy(output.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
@@ -149,8 +143,8 @@ def _batches(client: Client, sizes: Sequence[int], repeat: int) -> Iterator[Batc
     """Yield the client's batches in this round, those of all epochs, each `repeat` times."""
     config, samples = client.setting.training, client.train
     stored, labels = samples.tensors(client.device)
-    order = batch_order(client)
-    views = None if config.augment.is_identity else augmentation_draws(client)
+    order = client.random(client.order)
+    views = None if config.augment.is_identity else client.random("augment")
     for _ in range(config.epochs):
         for index in batch_indices(labels.shape[0], sizes, config, order, client.device):
             images = stored[index]
@@ -179,11 +173,8 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
 def check_scalar(loss: object) -> None:
     """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
     if not isinstance(loss, Tensor) or loss.ndim:
-        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
-        raise NoScalar(
-            "the loss of a batch must be a tensor without axes, such as a mean, found "
-            f"{'a tensor' if shape else shown(loss)}{shape}"
-        )
+        found = describe_tensor(loss) if isinstance(loss, Tensor) else shown(loss)
+        raise NoScalar(f"the loss of a batch is {found}, expected a tensor without axes: a mean")
 
 
 def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
@@ -192,16 +183,6 @@ def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
         f"the training loss became {loss}; lower lr (now {config.lr:g}) "
         "or the weight of the method's own loss term"
     )
-
-
-def batch_order(client: Client) -> torch.Generator:
-    """Return the random stream that orders the client's images in this round."""
-    return client.setting.streams.torch(client.order, round_=client.round, client=client.id)
-
-
-def augmentation_draws(client: Client) -> torch.Generator:
-    """Return the random stream of the client's augmentation in this round."""
-    return client.setting.streams.torch("augment", round_=client.round, client=client.id)
 
 
 def batch_indices(

@@ -12,7 +12,6 @@ from fedray.core import (
     HyperParameters,
     Privacy,
     algorithms,
-    combines_means,
     takes_equal_mean,
 )
 from fedray.core.privacy import exempt_fields
@@ -70,7 +69,8 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     hparams = component.params
     assert isinstance(hparams, HyperParameters)
     if not takes_equal_mean(method, hparams):
-        can = combines_means(method) and "weights" in method.HParams.model_fields
+        can = "weights" in method.HParams.model_fields
+        can = can and takes_equal_mean(method, hparams.model_copy(update={"weights": "uniform"}))
         remedy = f"set {'algorithm.weights=uniform' if can else 'privacy.mode=local'}"
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "

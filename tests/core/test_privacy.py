@@ -63,7 +63,7 @@ def released(privacy: Privacy, uploads: Sequence[Mapping[str, Tensor]]) -> Avera
     total = total_of(
         {k: Averaged(one) for k, one in enumerate(uploads)}, partial(combined_rows, None)
     )
-    total = privacy.release(total, Averaged.declared, round_=1, step="s")
+    total = privacy.release(total, Averaged, round_=1, step="s")
     return Averaged(mean_of(total["weights"], total["weight"], uploads[0]))
 
 
