@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,14 +48,6 @@ def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str,
         name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
     }
-
-
-def map_together(
-    function: Callable[[Sequence[Tensor]], Iterable[Any]], tree: StateTree
-) -> dict[str, Any]:
-    """Return the tree with the results of one call of `function`, for all tensors in order."""
-    results = iter(function([value for _, value in leaves(tree)]))
-    return map_tensors(lambda _: next(results), tree)
 
 
 def moved_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -182,7 +182,7 @@ class RayExecutor:
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
         """Return the groups of a block whose uploads are summed."""
         sent = {client: down[client] for client in block}
-        return groups_of_step(self._assembly, name, sent, is_summed=True)
+        return groups_of_step(self._assembly, name, sent, at_once=True)
 
     def _share(
         self,
