@@ -111,9 +111,11 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     "data.every_domain": ("data.test",),
     "data.evolution": ("data.validation_fraction",),
     "finetune_epochs": ("data.validation_fraction",),
-    "stacked": ("optimizer", "data.partition"),
+    "stacked": ("optimizer", "clip_grad_norm"),
 }
 """Keys that are legal, or say most, only with others, which are then drawn, too."""
+ALWAYS = ("data.partition",)
+"""Keys that every experiment sets, because their defaults say little."""
 FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
 """Keys that are drawn with others alone."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -210,8 +212,8 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
     }
     tree = merge(required(algorithm), tree)
     fields = {key: info for key, info in schema_keys(Experiment) if not _is_left_out(key)}
-    leading = sorted(fields.keys() - set(FOLLOWING))
-    first = map(str, random.permutation(leading)[: one_of(random, COUNTS)])
+    leading = sorted(fields.keys() - {*ALWAYS, *FOLLOWING})
+    first = [*ALWAYS, *map(str, random.permutation(leading)[: one_of(random, COUNTS)])]
     chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
     chosen = [key for key in dict.fromkeys(chosen) if key in fields]
     values = [(key, _value(key, fields[key], random)) for key in chosen]

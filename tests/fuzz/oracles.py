@@ -19,11 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import nibabel
 import numpy as np
 import reference_loops as reference
 import torch
@@ -32,7 +34,8 @@ from torch import Tensor
 
 import fedray
 from fedray.config import Experiment, with_read_plugins
-from fedray.data.imageset import TEST, TRAIN
+from fedray.core import algorithms
+from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
 from fedray.plugins import Plugin
@@ -78,6 +81,21 @@ def folder_of(name: str, domains: Sequence[str]) -> str:
     return str(root)
 
 
+def volumes() -> str:
+    """Write volumes of two sites, of which the bright voxels are segmented; return the folder."""
+    root, random = FOLDERS / "volumes", np.random.default_rng(0)
+    for site, number in product(("one", "two"), range(8)):
+        x, y, _ = np.indices((16, 16, 6))
+        mask = (x > 1) & (x < 8 + number % 3) & (y < 6)
+        voxels = random.integers(0, 100, mask.shape) + 150 * mask
+        for name, values in ((f"{number}", voxels), (f"{number}_segmentation", mask)):
+            path = root / site / f"{name}.nii.gz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                nibabel.Nifti1Image(values.astype(np.float32), np.eye(4)).to_filename(path)
+    return str(root)
+
+
 FOLDER = {"source": "image_folder", "root": folder_of("images", ("",))}
 DOMAINS = {"source": "domain_folder", "root": folder_of("domains", ("pen", "photo"))}
 CLIP = {"image_size": 32}
@@ -86,6 +104,12 @@ SCOPE = Scope(
     clip_data=(SMALL_CLIP, {**FOLDER, **CLIP}, {**DOMAINS, **CLIP}),
     networks=("mlp", "mlp", "cnn2", "cnn3", "digits", "unet_tiny", *NETWORKS),
     plugins=tuple(Plugin(**plugin) for plugin in with_read_plugins({}, (), [PLUGIN])["plugins"]),
+)
+VOLUMES = {"source": "nifti_folder", "root": volumes(), "image_size": 16, "samples": None}
+DENSE = Scope(
+    methods=[entry.name for entry in algorithms.entries() if entry.dense],
+    data=(SHAPES, VOLUMES),
+    networks=("unet_tiny",),
 )
 DIVERGED = ("NaN", "nan", "infinity", "inf", "not finite", "became")
 """Words of the errors of a training that diverges, which a drawn learning rate may cause."""
@@ -205,6 +229,7 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
     yield from spent(e, played)
     yield from roles(e, played.assembly)
     yield from hashes(played.assembly.data)
+    yield from masks(e, played.assembly.data.images)
 
 
 def best_rounds(e: Experiment, run: Run) -> Iterator[str]:
@@ -253,6 +278,13 @@ def hashes(data: Any) -> Iterator[str]:
         other = dataclasses.replace(data, **{name: tuple(part[1:] for part in parts) or None})
         if any(map(len, parts)) and other.sha256 == data.sha256:
             yield f"other images of {name} have the same hash"
+
+
+def masks(e: Experiment, images: ImageSet) -> Iterator[str]:
+    """Look whether what is segmented of a volume is what is bright."""
+    is_volume = e.data.source.name == "nifti_folder"
+    if is_volume and not np.array_equal(images.images[:, 0] > 127, images.masks == 1):
+        yield "masks do not lie on what is bright"
 
 
 def roles(e: Experiment, assembly: Assembly) -> Iterator[str]:

@@ -48,7 +48,7 @@ def experiment(base: Any, settings: Mapping[str, Any]) -> fedray.Experiment:
 def run_here(made: fedray.Experiment, folder: Path, which: tuple[str, ...]) -> readers.Values:
     """Run an experiment in this process and return its values."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        made.train(folder, executor="serial")
+        made.train(folder, executor="serial", track=False)
     return read_run(folder, which)
 
 
