@@ -153,8 +153,6 @@ class Assembly:
         }
         return Gate(
             axes,
-            uploads=self.algorithm.uploads,
-            downloads=self.algorithm.downloads,
             up_bits=wire.up_bits,
             privacy=self._privacy(),
             statistics=self._statistics,

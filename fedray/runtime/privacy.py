@@ -10,7 +10,6 @@ from fedray.core import (
     Algorithm,
     HyperParameters,
     algorithms,
-    combines_means,
     takes_equal_mean,
 )
 from fedray.core.privacy import exempt_fields
@@ -54,7 +53,8 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
     hparams = experiment.algorithm.params
     assert isinstance(hparams, HyperParameters)
     if not takes_equal_mean(method, hparams):
-        can = combines_means(method) and "weights" in method.HParams.model_fields
+        can = "weights" in method.HParams.model_fields
+        can = can and takes_equal_mean(method, hparams.model_copy(update={"weights": "uniform"}))
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
             f"server of algorithm={method.name} does not take such a mean; "

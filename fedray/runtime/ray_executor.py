@@ -167,7 +167,7 @@ class RayExecutor:
     def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> Groups:
         """Return the groups of a block whose uploads are summed."""
         sent = {client: down[client] for client in block}
-        return groups_of_step(self._assembly, name, sent, is_summed=True)
+        return groups_of_step(self._assembly, name, sent, at_once=True)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]

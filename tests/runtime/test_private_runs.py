@@ -220,4 +220,4 @@ def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypat
 def test_a_payload_says_what_it_reveals():
     for method in algorithms.entries():
         for payload in (*method.uploads, *method.downloads):
-            assert payload.reveals(), f"{payload.full_name()} lacks `reveals`"
+            assert payload.reveals(), f"{payload} lacks `reveals`"
