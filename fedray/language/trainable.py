@@ -57,7 +57,7 @@ def text_features(
             hidden = _run(
                 bert, "embeddings.", named, inputs_embeds=F.embedding(start, named[WORDS])
             )
-        hidden = _run(bert, "encoder.", named, hidden, attended(mask)).last_hidden_state
+        hidden = _run(bert, "encoder.", named, hidden, attended(mask, hidden)).last_hidden_state
     features = pooled(hidden, mask, shape.mean)
     if "projection.weight" not in named:
         return features

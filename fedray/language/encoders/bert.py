@@ -326,7 +326,7 @@ class BertEncoder(TokenEncoder):
         hidden: Tensor = self._bert.embeddings(inputs_embeds=self._words(tokens.ids))
         with same_bits(hidden.device):
             for layer in self._bert.encoder.layer[:blocks]:
-                hidden = layer(hidden, attended(tokens.mask))
+                hidden = layer(hidden, attended(tokens.mask, hidden))
         return hidden
 
     def to(self, device: torch.device) -> Self:
@@ -343,6 +343,7 @@ def pooled(hidden: Tensor, mask: Tensor, mean: bool) -> Tensor:
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
-def attended(mask: Tensor) -> Tensor:
-    """Return the mask of attention [T, 1, 1, n] for texts with a mask [T, n]."""
-    return mask[:, None, None, :]
+def attended(mask: Tensor, hidden: Tensor) -> Tensor:
+    """Return what is added to the scores of attention [T, 1, 1, n] for texts with a mask [T, n]."""
+    lowest = torch.finfo(hidden.dtype).min
+    return (~mask[:, None, None, :]).to(hidden.dtype) * lowest

@@ -106,13 +106,15 @@ def load_model(folder: Path, *, align: bool) -> Any:
     """
     from transformers import AlignModel, BertModel
 
-    kind, wanted = read_config(folder).get("model_type", "bert"), "align" if align else "bert"
+    config, wanted = read_config(folder), "align" if align else "bert"
+    is_of_2019 = "type_vocab_size" in config and (folder / "vocab.txt").is_file()
+    kind = config.get("model_type") or ("bert" if is_of_2019 else None)
     if kind != wanted:
         raise UserError(
             f"text.encoder={wanted}: {folder} holds a model of the kind '{kind}'; give another "
             "text.encoder or folder"
         )
-    options = {} if align else {"add_pooling_layer": False}
+    options = {} if align else {"add_pooling_layer": False, "attn_implementation": "sdpa"}
     loader: Any = AlignModel if align else BertModel
     try:
         with _quiet():
@@ -120,7 +122,6 @@ def load_model(folder: Path, *, align: bool) -> Any:
                 folder,
                 local_files_only=True,
                 dtype=torch.float32,
-                attn_implementation="sdpa",
                 output_loading_info=True,
                 **options,
             )
