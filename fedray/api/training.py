@@ -87,12 +87,9 @@ def begin(
     check_inputs(experiment)
     if executor == "serial":
         from fedray.runtime.devices import device_of_this_process
-        from fedray.runtime.serial import SerialExecutor, unused_keys
+        from fedray.runtime.serial import SerialExecutor
         from fedray.runtime.session import Session
 
-        unused = unused_keys(experiment)
-        if unused:
-            say(unused)
         wait("reading images, partition and models")
 
         def executor_of(assembly: Assembly) -> SerialExecutor:

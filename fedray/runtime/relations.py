@@ -32,8 +32,7 @@ class Relation(NamedTuple):
         name: what is compared with the experiment.
         change: returns the keys to set; {} if the relation does not apply.
         compares: "all": every number and state; "shared": states, traffic, and the metrics that
-            both runs have; "last": the same of the last round alone; "first": the same of the
-            rounds that both runs have.
+            both runs have; "last": the same of the last round alone.
         tolerance: relative and absolute; with 0, numbers are equal bit for bit.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from fedray.config import Experiment, flatten
 from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
@@ -15,22 +14,8 @@ from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 
-CLUSTER_KEYS = (
-    "workers",
-    "cpus",
-    "faults.max_failures",
-    "faults.start_timeout_s",
-)
-"""Keys that have no effect in one process."""
 MEMORY = 512 * 2**20
 """Bytes of new states after which they are written to a file before the exchange is over."""
-
-
-def unused_keys(experiment: Experiment) -> str:
-    """Return one line about keys that are set but have no effect in one process; "" if none."""
-    current, default = flatten(experiment.tree()), flatten(Experiment().tree())
-    changed = [f"{key}={current[key]:g}" for key in CLUSTER_KEYS if current[key] != default[key]]
-    return f"without effect in one process: {', '.join(changed)}" if changed else ""
 
 
 class SerialExecutor:

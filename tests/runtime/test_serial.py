@@ -6,10 +6,9 @@ import pytest
 import torch
 from tensors import same
 
-from fedray.config import EXECUTION_KEYS
 from fedray.core import ClientState
 from fedray.errors import ClientError
-from fedray.runtime.serial import CLUSTER_KEYS, SerialExecutor, unused_keys
+from fedray.runtime.serial import SerialExecutor
 
 CPU = torch.device("cpu")
 
@@ -30,29 +29,6 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
     assert client == 0
     assert same(after.model, before.model)
     assert after.memory["kept"].tolist() == [1, 1]
-
-
-HONOURED = {
-    "threads": "the constructor sets them",
-    "gpus": "the device; the command refuses it where there is none",
-    "server_gpus": "the server's device",
-    "checkpoint_every": "the session writes them",
-    "keep.models": "the session keeps them",
-    "data.root": "read by the assembly",
-    "data.download": "read by the assembly",
-}
-
-
-def test_every_key_of_execution_is_honoured_or_refused_or_said_to_be_without_effect():
-    assert {*HONOURED, *CLUSTER_KEYS} == {*EXECUTION_KEYS, "threads"}
-
-
-def test_keys_for_a_cluster_are_said_to_be_without_effect(assemble):
-    assert unused_keys(assemble("local").experiment) == ""
-    keys = {"workers": 3, "cpus": 1.5, "faults.max_failures": 0}
-    assert unused_keys(assemble("local", keys).experiment) == (
-        "without effect in one process: workers=3, cpus=1.5, faults.max_failures=0"
-    )
 
 
 def test_threads_are_honoured(assemble):
