@@ -19,6 +19,7 @@ from fedray.runtime.resources import preflight, trial_bundles
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import latest_round
 
 
 class ServerActor:
@@ -42,11 +43,12 @@ class ServerActor:
 
     @staticmethod
     def _run(experiment: str, out: Path, began: float) -> Iterator[Round]:
-        """Yield the rounds that a lost process has written, then those from the checkpoint on."""
-        yield from RunFolder(out).rounds()
-        parsed = received_experiment(experiment)
+        """Yield the rounds that an earlier process has written, then those after its checkpoint."""
+        parsed, earlier = received_experiment(experiment), RunFolder(out).rounds()
         pool = WorkerPool(Worker, parsed)
-        yield from Session(parsed, out, lambda a: RayExecutor(a, pool), began).rounds()
+        session = Session(parsed, out, lambda a: RayExecutor(a, pool), began)
+        yield from earlier
+        yield from session.rounds()
         pool.close()
 
 
@@ -59,7 +61,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         began: when start-up began, in seconds since the epoch.
 
     Yields:
-        Each new round once, although a restarted server repeats those after the last checkpoint.
+        Each round after the checkpoint once, although a restarted server repeats some.
 
     Raises:
         RunFailed: if the server or a worker is lost more than `faults.max_failures` times, no node
@@ -67,7 +69,8 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         FedrayError: the cause that stopped the run.
     """
     liveness = Liveness()
-    last = max((done.round for done in RunFolder(out).rounds()), default=-1)
+    reached = latest_round(RunFolder(out).states)
+    last = -1 if reached is None else reached
     try:
         with _server(experiment, out, began, liveness) as server:
             while (done := _next(server, last, experiment, liveness)) is not None:
