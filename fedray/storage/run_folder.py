@@ -229,15 +229,6 @@ class RunFolder:
         return str(self.error)
 
 
-def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
-    """Return all runs in and below the given folders, as sorted pairs of folder and run.
-
-    Raises:
-        UserError: if a given folder is missing or contains no run, or a run cannot be read.
-    """
-    return [(path, RunFolder(path).read()) for path in find_run_folders(folders)]
-
-
 def find_run_folders(folders: Sequence[Path]) -> list[Path]:
     """Return the folders of all runs in and below the given folders, sorted.
 
@@ -269,14 +260,7 @@ def _listed_runs(folder: Path) -> list[Path]:
     names = tree.get("runs") if isinstance(tree, dict) else None
     if not isinstance(names, list):
         raise UserError(f"{folder / LIST} cannot be read: it lists no runs")
-    runs = [folder / str(name) for name in names]
-    for run in runs:
-        if not RunFolder(run).has_run:
-            raise UserError(
-                f"{folder / LIST} lists a missing run, {run.resolve()}; copy it from the computer "
-                "that has it"
-            )
-    return runs
+    return [folder / str(name) for name in names]
 
 
 def round_line(round_: Round, costs: Costs) -> str:

@@ -14,7 +14,7 @@ from fedray.errors import UserError
 from fedray.storage.environment import Environment, environment
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 from fedray.storage.writer import RunWriter
 
 INFO = RunInfo(
@@ -161,8 +161,7 @@ def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
     assert folder.read().rounds == [round_(number) for number in range(3)]
-    ((path, found),) = find_runs([tmp_path])
-    assert (path, found.done) == (tmp_path, 2)
+    assert find_run_folders([tmp_path]) == [tmp_path]
 
 
 def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
