@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal
 
 from fedray.core.payload import split_payload
@@ -165,8 +163,8 @@ class Snapshots:
             "identity": self._assembly.identity,
             "rounds": writer.mark,
         }
-        first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
-        self._store.commit(self._federation.snapshot, facts, pin, first)
+        # rounds may be ahead of states, never behind
+        self._store.commit(self._federation.snapshot, facts, pin, before=writer.flush)
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete."""
