@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from inspect import isroutine
 from traceback import extract_tb
 from typing import Any, Literal, Protocol, TypeAlias
@@ -22,12 +21,11 @@ from fedray.core import (
     Exchange,
     Gate,
     Payload,
+    Privacy,
     Server,
     ServerState,
     Total,
-    combined_rows,
     is_tested_together,
-    total_of,
 )
 from fedray.counts import NO_WORK, Tallied, counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
@@ -389,27 +387,41 @@ class RoundExchange(Exchange):
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
-        executor, privacy = self._federation.executor, self._federation.gate.privacy
+        executor = self._federation.executor
         name, reached = self._send(step, down)
         replies = executor.run("step", name, self.round, reached)[0] if reached else {}
         uploads = self._collect(replies)
-        if privacy is None or not any(map(privacy.covers, uploads.values())):
-            return uploads
-        if privacy.noise_multiplier > 0:
-            self.noised.append((step, [*reached]))
-        return privacy.release(uploads, round_=self.round, step=name)
+        privacy = self._covering(step, reached, next(map(type, uploads.values()), None))
+        if privacy is not None and privacy.mode == "central":
+            raise UserError(
+                f"the server reads single uploads of {step}, and privacy.mode=central adds noise "
+                "to sums alone; set privacy.mode=local"
+            )
+        return uploads
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
         algorithm, executor = self._federation.algorithm, self._federation.executor
-        if self._federation.gate.privacy is not None:  # noise belongs to the fields of uploads
-            return total_of(self.call(step, down), partial(combined_rows, algorithm))
         name, reached = self._send(step, down)
         if not reached:
             return Total()
         replies, total = executor.run("sum", name, self.round, reached)
         self._collect(replies)
-        return total
+        sent = algorithm.sent_by(step) if total else None
+        if sent is None or (privacy := self._covering(step, reached, sent)) is None:
+            return total
+        return privacy.release(total, sent, round_=self.round, step=name)
+
+    def _covering(
+        self, step: str, clients: Iterable[int], sent: type[Payload] | None
+    ) -> Privacy | None:
+        """Return the privacy that covers what clients sent; note the call if it had noise."""
+        privacy = self._federation.gate.privacy
+        if privacy is None or sent is None or not privacy.covers(sent):
+            return None
+        if privacy.noise_multiplier > 0:
+            self.noised.append((step, [*clients]))
+        return privacy
 
     def _send(self, step: str, down: Downlinks) -> tuple[str, dict[int, Payload | None]]:
         """Send downloads to all clients, of which some drop out, but nobody in round 0.

@@ -99,12 +99,6 @@ class Flat(Mapping[str, Tensor]):
         flat.copy_(tensors)
         return flat
 
-    @classmethod
-    def stacked(cls, flats: Sequence[Flat]) -> Flat:
-        """Return matrices whose rows are the vectors of several objects of one layout."""
-        vectors = zip(*[flat.vectors for flat in flats], strict=True)
-        return cls(flats[0].layout, [*map(torch.stack, vectors)])
-
     def rows(self) -> list[Flat]:
         """Return the rows of matrices, which are views."""
         return [Flat(self.layout, vectors) for vectors in zip(*self.vectors, strict=True)]
@@ -186,12 +180,26 @@ def tensor_blocks(value: Any) -> Sequence[Tensor]:
     return [block for v in value.values() for block in tensor_blocks(v)] if is_tree(value) else ()
 
 
-def map_blocks(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a value with the results of a function for its tensors, or for a `Flat`'s vectors."""
-    if isinstance(value, Flat):
-        return value.map(function)
+def map_blocks(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:
+    """Return a value with the results of a function for the tensors in one place of all values.
+
+    The function gets whole vectors where all values are a `Flat` of one layout.
+
+    Raises:
+        ValueError: if the values do not have the same names.
+    """
     if isinstance(value, Tensor):
-        return function(value)
-    if is_tree(value):
-        return {name: map_blocks(function, inner) for name, inner in value.items()}
-    return value
+        return function(value, *others)
+    if type(value) is Flat:
+        vectors = [o.vectors for o in others if type(o) is Flat and o.layout is value.layout]
+        if len(vectors) == len(others):
+            return Flat(value.layout, [*map(function, value.vectors, *vectors)])
+    if not is_tree(value):
+        return value
+    for other in others:
+        if other.keys() != value.keys():
+            raise ValueError(f"only some have '{min(other.keys() ^ value.keys())}'")
+    return {
+        name: map_blocks(function, inner, *[other[name] for other in others])
+        for name, inner in value.items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -48,14 +48,6 @@ def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str,
         name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
     }
-
-
-def map_together(
-    function: Callable[[Sequence[Tensor]], Iterable[Any]], tree: StateTree
-) -> dict[str, Any]:
-    """Return the tree with the results of one call of `function`, for all tensors in order."""
-    results = iter(function([value for _, value in leaves(tree)]))
-    return map_tensors(lambda _: next(results), tree)
 
 
 def moved_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -115,6 +107,18 @@ def storage_of(tensor: Tensor) -> int:
 def describe_tensor(tensor: Tensor) -> str:
     """Return a tensor's dtype and shape as text, for example "float32 [10, 16]"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def difference(found: StateTree, expected: StateTree) -> str:
+    """Return which tensor has another name, dtype or shape, as a sentence; "" if none has."""
+    forms = [
+        {".".join(path): describe_tensor(tensor) for path, tensor in leaves(tree)}
+        for tree in (found, expected)
+    ]
+    for name, _ in sorted(forms[0].items() ^ forms[1].items()):
+        own, other = (form.get(name, "none") for form in forms)
+        return f"{name} is {own}, expected {other}"
+    return ""
 
 
 def make_contiguous(tree: StateTree) -> StateTree:

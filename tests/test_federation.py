@@ -22,7 +22,7 @@ from fedray.core import (
     Total,
     sent,
 )
-from fedray.errors import ClientError, Failure
+from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
 from fedray.federation import Federation, Plan, Reply
 from fedray.storage.run import Round
@@ -184,10 +184,9 @@ def noisy(mode: Any, calls: Any, clients: Clients) -> Federation:
     return Federation(Twice(*calls), clients, gate, plan, NoServer(), counts)
 
 
-@pytest.mark.parametrize("mode", ["local", "central"])
-def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon(mode):
+def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon():
     clients = Telling()
-    run = noisy(mode, ([0, 1], [1, 2]), clients)
+    run = noisy("local", ([0, 1], [1, 2]), clients)
     _, one, two = run.rounds()
     assert clients.asked == ["first", "first", "first/2"]
     assert [done.noised for done in (one, two)] == [[[0, 1]], [[0, 1], [1, 2]]]
@@ -201,6 +200,11 @@ def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
     *_, last = noisy(mode, ([0, 1], [0, 1]), clients).rounds()
     assert clients.asked == ["first"] * 3
     assert (last.noised, last.metrics["epsilon"]) == ([], 0)
+
+
+def test_uploads_that_central_noise_does_not_reach_are_not_read():
+    with pytest.raises(UserError, match=r"single uploads of first.*set privacy\.mode=local"):
+        list(noisy("central", ([0, 1],), Telling()).rounds())
 
 
 class Sending(Algorithm):

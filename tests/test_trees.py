@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fedray.trees import leaves, map_together, moved_to
+from fedray.trees import leaves, moved_to
 from tests.pretended_device import COUNTS, device
 
 TREE = {
@@ -23,11 +22,3 @@ def test_tensors_of_one_type_move_in_one_copy():
     for tensor, back in zip(tensors, moved_to(there, torch.device("cpu")), strict=True):
         assert torch.equal(tensor, back)
         assert back.is_contiguous()
-
-
-@pytest.mark.parametrize("tree", [{}, TREE])
-def test_a_tree_keeps_its_form_when_all_tensors_change_at_once(tree):
-    doubled = map_together(lambda tensors: [2 * tensor for tensor in tensors], tree)
-    assert [path for path, _ in leaves(doubled)] == [path for path, _ in leaves(tree)]
-    for (_, new), (_, old) in zip(leaves(doubled), leaves(tree), strict=True):
-        assert torch.equal(new, 2 * old)

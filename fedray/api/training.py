@@ -5,13 +5,15 @@ The command line and the Python interface both start runs with `begin` and drive
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
 ExecutorName: TypeAlias = Literal["ray", "serial"]
 Callback: TypeAlias = Callable[[Round], object]
 """Called after every round with a copy of its record; the return value is ignored."""
+
+
+def executor_for(workers: Any, gpus: Any) -> ExecutorName:
+    """Return the executor of a run for which none is named.
+
+    One worker without a GPU is this process, unless RAY_ADDRESS names a cluster, or this process is
+    connected to Ray.
+    """
+    ray: Any = sys.modules.get("ray")
+    on_ray = os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized())
+    return "serial" if workers == 1 and not gpus and not on_ray else "ray"
 
 
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
@@ -89,13 +102,13 @@ def begin(
     import ray
 
     from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
+    from fedray.runtime.resources import preflight
     from fedray.runtime.server import run_on_ray
 
     if not ray.is_initialized():
         wait("connecting to Ray")
     nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
+    check_storage(out, len(nodes))
     say(preflight(experiment, nodes))
     wait("waiting for the workers, which read images, partition and models")
     return run_on_ray(experiment, out, began)

@@ -22,12 +22,19 @@ from fedray.core.algorithm import (
     PromptMethod,
     Requires,
     algorithms,
-    combines_means,
     is_tested_together,
     method,
     takes_equal_mean,
 )
-from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig
+from fedray.core.client import (
+    Batch,
+    Client,
+    Samples,
+    Setting,
+    Skeleton,
+    Together,
+    TrainingConfig,
+)
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD

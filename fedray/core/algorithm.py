@@ -247,6 +247,13 @@ class Algorithm:
         total = total_of(uplinks, partial(combined_rows, self))
         return self.server_step(state, total, server) if total else state
 
+    @final
+    def sent_by(self, step: str) -> type[Payload] | None:
+        """Return the type of what a client step uploads, by default `up`."""
+        named = getattr(self, step.partition("/")[0], None)
+        declared: type[Payload] | None = getattr(named, "up", None) or self.up
+        return declared
+
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:
@@ -264,25 +271,20 @@ class Algorithm:
         return None, state
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Return the logits for evaluations, [B, C], or [B·H·W, C] in dense prediction.
-
-        Args:
-            output: the output of the client's model in evaluation mode.
-            local: the client, its model, its state and its download.
-        """
+        """Return the logits for evaluations, [B, C], or [B·H·W, C] in dense prediction."""
         return output.logits
-
-
-def combines_means(method: type[Algorithm]) -> bool:
-    """Return True if the server uses uploads only through means and sums (`combine`)."""
-    takes_sums = method.round is Algorithm.round and method.uploads == (method.up,)
-    takes_sums = takes_sums and method.server_update is Algorithm.server_update
-    return takes_sums and not any(callable(one.combine) for one in method.up.declared.values())
 
 
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
     """Return True if the server uses uploads only through means with equal weights, and sums."""
-    return combines_means(method) and getattr(hparams, "weights", "") == "uniform"
+    is_default = method.round is Algorithm.round and method.uploads == (method.up,)
+    is_default = is_default and method.server_update is Algorithm.server_update
+    is_uniform = getattr(hparams, "weights", "") == "uniform"
+    return (
+        is_default
+        and is_uniform
+        and not any(callable(one.combine) for one in method.up.declared.values())
+    )
 
 
 def is_tested_together(method: Algorithm) -> bool:

@@ -19,7 +19,7 @@ from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams
-from fedray.trees import Tensors, describe_tensor, storage_of
+from fedray.trees import Tensors, difference, moved_to, storage_of
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Setting:
         return len(self.class_names)
 
 
+CPU = torch.device("cpu")
 NOWHERE = torch.zeros(0, dtype=torch.int64)
 """The positions of a batch that is not part of a split."""
 
@@ -204,14 +205,11 @@ class Skeleton:
         Raises:
             ValueError: if names, shapes or dtypes are not the model's.
         """
-        both = weights, self.tensors
-        if not (isinstance(weights, Flat) and weights.layout is self.tensors.layout):
-            found, expected = ({n: (t.dtype, t.shape) for n, t in one.items()} for one in both)
-            if found != expected:  # copying would cast, repeat or skip tensors
-                name = min(name for name, _ in found.items() ^ expected.items())
-                forms = [describe_tensor(one[name]) if name in one else "none" for one in both]
-                wrong = "{} is {}, expected {}".format(name, *forms)
-                raise ValueError(f"the weights do not fit the model: {wrong}")
+        is_alike = isinstance(weights, Flat) and weights.layout is self.tensors.layout
+        if not is_alike and (
+            wrong := difference(weights, self.tensors)
+        ):  # which copying would cast
+            raise ValueError(f"the weights do not fit the model: {wrong}")
         self.overwrite(weights)
         for parameter in self.parameters:
             parameter.grad = None  # that of the last client, who may have uploaded it
@@ -249,6 +247,7 @@ class Client:
         train_losses: mean loss in the last epoch of each local training of this step.
         public: the public images, if the method's `requires.public` is set.
         order: the name of the random stream that orders the training images in a round.
+        together: what the client shares with its group on an accelerator.
     """
 
     id: int
@@ -264,6 +263,11 @@ class Client:
     train_losses: list[float] = field(default_factory=list)
     public: Samples = None  # type: ignore[assignment]
     order: str = "batches"
+    together: Together | None = None
+
+    def random(self, purpose: str) -> torch.Generator:
+        """Return the client's random stream for a purpose in this round."""
+        return self.setting.streams.torch(purpose, round_=self.round, client=self.id)
 
     def training_on(self, samples: Samples, order: str, **config: Any) -> Client:
         """Return this client with other training images, all of which are used, not augmented.
@@ -287,12 +291,45 @@ class Client:
         setting = replace(self.setting, training=training)
         return replace(self, round=self.round + later, setting=setting)
 
-    def load(self, weights: Mapping[str, Tensor]) -> Classifier:
-        """Load `weights` into the skeleton's model and return the model, on the device.
+    def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """Return stored images [n, ...] of a split and their labels [n] or masks, on the device."""
+        shared = None if self.together is None else self.together.images(self, samples)
+        return shared or samples.tensors(self.device)
+
+    def orders(self) -> Sequence[Tensor]:
+        """Return the order of the training images [n] in each epoch, int64, on the device."""
+        if self.together is not None and (shared := self.together.orders(self)):
+            return shared
+        config, count = self.setting.training, self.train.index.size
+        if config.shuffle:
+            random = self.random(self.order)
+            drawn = [torch.randperm(count, generator=random) for _ in range(config.epochs)]
+        else:
+            drawn = [torch.arange(count)] * config.epochs
+        return drawn if self.device.type == "cpu" else moved_to(drawn, self.device)
+
+    def note_losses(self, values: Tensor, sizes: Sequence[int]) -> None:
+        """Note the losses of the batches of the last epoch, which have these sizes.
+
+        On an accelerator, those of a group are read at its end.
 
         Raises:
-            ValueError: if names, shapes or dtypes are not the model's.
+            FloatingPointError: if their mean is not finite.
         """
+        if self.together is not None and not values.is_cpu:
+            self.together.losses.append((self, values, sizes))
+            return
+        total, weight = np.float32(0), 0.0
+        for value, size in zip(values.tolist(), sizes, strict=True):
+            total += np.float32(value) * np.float32(size / sizes[0])
+            weight += size / sizes[0]
+        mean = float(total) / (weight or 1)
+        if not math.isfinite(mean):
+            raise diverged(mean, self.setting.training)
+        self.train_losses.append(mean)
+
+    def load(self, weights: Mapping[str, Tensor]) -> Classifier:
+        """Load `weights` into the skeleton's model and return the model, on the device."""
         self.skeleton.load(weights)
         return self.skeleton.model
 
@@ -309,7 +346,7 @@ class Client:
         """Yield batches of `samples` in their order, for passes without training."""
         if samples.labels_per_image > 1:  # of whose features a pass must not need more memory
             batch_size = min(batch_size, self.setting.training.batch_size)
-        stored, labels = samples.tensors(self.device)
+        stored, labels = self.tensors(samples)
         count = labels.shape[0]
         positions = torch.arange(count, device=self.device)
         for start in range(0, count, batch_size):
@@ -339,12 +376,78 @@ class Client:
         """
         features, counts = self.features(model, self.train), self.class_counts
         sums = features.new_zeros(len(counts), features.shape[1])
-        sums.index_add_(0, self.train.labels.flatten().to(self.device), features)
+        sums.index_add_(0, self._labels, features)
         held = counts.nonzero().squeeze(1)
         return held, sums[held] / counts[held].unsqueeze(1), counts[held]
 
     @cached_property
     def class_counts(self) -> Tensor:
         """n_{i,c}, the client's number of training images of each class [C], int64."""
-        labels = self.train.labels.flatten().to(self.device)
-        return torch.bincount(labels, minlength=self.setting.num_classes)
+        counts = torch.zeros(self.setting.num_classes, dtype=torch.int64, device=self.device)
+        return counts.index_add_(0, self._labels, torch.ones_like(self._labels))
+
+    @property
+    def _labels(self) -> Tensor:
+        """The labels of the training images on the device [n], int64."""
+        if self.device.type == "cpu":
+            return self.train.labels.flatten().long()
+        return self.tensors(self.train)[1].flatten().long()
+
+
+class Together:
+    """What the clients of a group share on an accelerator, where each copy costs time.
+
+    Training images, and their orders, are copied for all when the first client needs them.
+
+    Attributes:
+        clients: the clients, by id.
+        losses: losses that clients have noted, and the sizes of their batches.
+    """
+
+    def __init__(self) -> None:
+        self.clients: dict[int, Client] = {}
+        self.losses: list[tuple[Client, Tensor, Sequence[int]]] = []
+
+    def images(self, client: Client, samples: Samples) -> tuple[Tensor, Tensor] | None:
+        """Return images and labels of a client's training split; None for other splits."""
+        return self._images[client.id] if self.clients[client.id].train is samples else None
+
+    def orders(self, client: Client) -> Sequence[Tensor]:
+        """Return the orders of a client's images in this round; none for other trainings."""
+        now, then = client, self.clients[client.id]
+        is_same = (now.order, now.round) == (then.order, then.round) and now.train is then.train
+        training, planned = now.setting.training, then.setting.training
+        is_same = is_same and training.shuffle == planned.shuffle
+        epochs = training.epochs if is_same and training.epochs <= planned.epochs else 0
+        return self._orders[client.id][:epochs]
+
+    def read_losses(self) -> Iterator[Client]:
+        """Note the losses again, on the CPU; yield each client before."""
+        noted, self.losses = self.losses, []
+        moved = moved_to([values for _, values, _ in noted], CPU)
+        for (client, _, sizes), values in zip(noted, moved, strict=True):
+            yield client
+            client.note_losses(values, sizes)
+
+    @cached_property
+    def _images(self) -> dict[int, tuple[Tensor, Tensor]]:
+        clients = [*self.clients.values()]
+        sizes = [client.train.index.size for client in clients]
+        both = Samples.joined([client.train for client in clients]).tensors(clients[0].device)
+        stored, labels = (torch.split(tensor, sizes) for tensor in both)
+        return {client.id: (stored[n], labels[n]) for n, client in enumerate(clients)}
+
+    @cached_property
+    def _orders(self) -> dict[int, Sequence[Tensor]]:
+        drawn = {n: replace(c, device=CPU, together=None).orders() for n, c in self.clients.items()}
+        device = next(iter(self.clients.values())).device
+        moved = iter(moved_to([order for orders in drawn.values() for order in orders], device))
+        return {client: [next(moved) for _ in orders] for client, orders in drawn.items()}
+
+
+def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
+    """Return the error for a mean loss of an epoch that is not finite."""
+    return FloatingPointError(
+        f"the training loss became {loss}; lower lr (now {config.lr:g}) "
+        "or the weight of the method's own loss term"
+    )

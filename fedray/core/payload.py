@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Self,
+    TypeAlias,
+    get_args,
+)
 
 import torch
 from torch import Tensor
 
-from fedray.errors import FedrayError, NotFinite, UserError, nearest
+from fedray.errors import FedrayError, NotFinite
 from fedray.flat import map_blocks, structure_of, tensor_blocks
-from fedray.trees import describe_tensor, is_tree, leaves, map_tensors
+from fedray.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -84,9 +93,6 @@ class Declared:
     combine: Combine = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            near = nearest(self.kind, KINDS)
-            raise ValueError(f"there is no kind '{self.kind}' of payload field.{near}")
         if self.combine not in ("", "mean", "sum") and not callable(self.combine):
             raise ValueError(f"combine={self.combine!r}, expected 'mean', 'sum' or a function")
         if self.kind in ("weights", "prompts"):
@@ -101,15 +107,6 @@ class Declared:
 sent = Declared
 
 
-class Placed(NamedTuple):
-    """A tensor or a number of a payload, and its place in it: "weights.head.bias"."""
-
-    place: str
-    kind: Kind
-    axes: str
-    value: Any
-
-
 @dataclass(frozen=True)
 class Payload:
     """Base class of all messages between server and clients, frozen dataclasses.
@@ -118,77 +115,61 @@ class Payload:
     tensor, a mapping of named tensors (nested or not), or a plain number.
     """
 
-    types: ClassVar[dict[str, type[Payload]]] = {}
-    """All payload classes by full name, because two methods may use the same short name."""
-    full_name: ClassVar[str]
-    """The qualified name of the class, including its module."""
     declared: ClassVar[Mapping[str, Declared]] = {}
     """The declarations of all fields, by name."""
     tensor_fields: ClassVar[tuple[str, ...]] = ()
     """The names of all fields but plain numbers."""
-    float_fields: ClassVar[tuple[str, ...]] = ()
-    """The names of plain numbers that may not be finite."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
         cls.declared = {**cls.declared, **own}
         cls.tensor_fields = tuple(name for name, one in cls.declared.items() if not one.number)
-        cls.float_fields = tuple(n for n, one in cls.declared.items() if one.number is float)
         cls.__annotations__ = dict.fromkeys(own, Any)
         for name in own:
             delattr(cls, name)
         dataclass(frozen=True)(cls)
-        cls.full_name = f"{cls.__module__}.{cls.__qualname__}"
-        Payload.types[cls.full_name] = cls
 
     @classmethod
     def reveals(cls) -> str:
         """Return what a reader of the payload learns about clients, as a phrase."""
         return "; ".join(dict.fromkeys(one.reveals for one in cls.declared.values() if one.reveals))
 
-    def items(self, statistics: Collection[str] = ()) -> Iterator[Placed]:
-        """Yield every tensor and number with its place, including those within mappings.
+    def items(self, statistics: Collection[str] = ()) -> Iterator[tuple[str, Kind, str, Any]]:
+        """Yield place, kind, axes and value of every tensor and number: "weights.head.bias", ...
 
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
         for name, field in self.declared.items():
             for path, leaf in leaves({name: self.__dict__[name]}):
-                yield Placed(".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf)
+                yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf
 
     def map(
         self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
     ) -> Self:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        values = [
-            function(item.kind, item.value) if isinstance(item.value, Tensor) else item.value
-            for item in self.items(statistics)
-        ]
-        remaining = iter(values)
-        return type(self)(**map_tensors(lambda _: next(remaining), vars(self)))
+        changed = (
+            function(kind, value) if isinstance(value, Tensor) else value
+            for _, kind, _, value in self.items(statistics)
+        )
+        return type(self)(**map_tensors(lambda _: next(changed), vars(self)))
 
     def form(self) -> tuple[object, ...]:
         """Return types, places, dtypes and shapes, without values; equal for alike payloads."""
         return type(self), *map(structure_of, self.__dict__.values())
 
-    def blocks(self) -> list[Tensor]:
+    def blocks(self) -> Sequence[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        names = self.tensor_fields
-        return [block for name in names for block in tensor_blocks(self.__dict__[name])]
+        return [block for n in self.tensor_fields for block in tensor_blocks(self.__dict__[n])]
 
     def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Return a payload with the results of a function that keeps values, type by type.
-
-        Args:
-            function: copies a tensor, to another device, say; it gets whole vectors (`Flat`).
-        """
-        values = self.__dict__
-        copies = {name: map_blocks(function, values[name]) for name in self.tensor_fields}
-        return type(self)(**{**values, **copies})
+        """Return a payload with the results of a function that keeps values, for all `blocks`."""
+        copies = {n: map_blocks(function, self.__dict__[n]) for n in self.tensor_fields}
+        return type(self)(**{**self.__dict__, **copies})
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
-        """Check type, axes and dtype of every tensor and mapping, and the types of numbers.
+        """Check the types of all values, and axes and dtypes of tensors.
 
         Args:
             axes: sizes of the axes that the setting fixes, by name.
@@ -196,63 +177,58 @@ class Payload:
         Raises:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
-        owner, sizes = type(self).__qualname__, dict(axes)
+        sizes = dict(axes)
         for name, field in self.declared.items():
-            value = getattr(self, name)
-            kind = type(value).__name__
+            place, value = f"{type(self).__qualname__}.{name}", self.__dict__[name]
             if field.number:
                 if type(value) not in (int, field.number):  # a float may be whole
-                    expected = "an int" if field.number is int else "a float"
-                    raise BadPayload(f"{owner}.{name} is a {kind}, expected {expected}")
-                continue
-            if not field.axes and not is_tree(value):
-                raise BadPayload(f"{owner}.{name} is a {kind}, expected a mapping of tensors")
-            for path, leaf in [((name,), value)] if field.axes else leaves({name: value}):
-                _check_tensor(".".join((owner, *path)), leaf)
-            if field.axes:
-                _check_axes(f"{owner}.{name}", value, field, sizes)
+                    _refuse(place, value, f"a number of type {field.number.__name__}")
+            elif field.axes:
+                _check_axes(place, value, field, sizes)
+            elif not is_tree(value):
+                _refuse(place, value, "a mapping of tensors")
+            else:
+                _check_tensors(place, value)
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
-def _check_tensor(place: str, value: Any) -> None:
-    """Check that a value is a dense tensor, whose bytes can be counted."""
-    if not isinstance(value, Tensor):
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected a tensor")
-    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
-        kind = "meta" if value.is_meta else "quantised" if value.is_quantized else value.layout
-        raise BadPayload(f"{place} is a tensor of another kind ({kind}), expected a dense one")
+def _refuse(place: str, value: Any, expected: str) -> NoReturn:
+    raise BadPayload(f"{place} is of type {type(value).__name__}, expected {expected}")
 
 
-def _check_axes(place: str, tensor: Tensor, field: Declared, sizes: dict[str, int]) -> None:
+def _check_tensors(place: str, tree: StateTree) -> None:
+    for path, value in leaves(tree, (place,)):
+        if not isinstance(value, Tensor):  # whose bytes are not counted
+            _refuse(".".join(path), value, "a tensor")
+
+
+def _check_axes(place: str, value: Any, field: Declared, sizes: dict[str, int]) -> None:
     """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
-    axes, shape = field.axes.split(), tensor.shape
-    expected = [sizes.setdefault(*pair) for pair in zip(axes, shape, strict=False)]
-    if expected != [*shape] or len(axes) != len(shape) or tensor.dtype != field.dtype:
+    if not isinstance(value, Tensor):
+        _refuse(place, value, "a tensor")
+    axes = field.axes.split()
+    expected = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
+    if expected != [*value.shape] or len(axes) != value.ndim or value.dtype != field.dtype:
         fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
         dtype = str(field.dtype).removeprefix("torch.")
-        form = f"{dtype} [{', '.join(axes)}]" + (f" with {fixed}" if fixed else "")
-        raise BadPayload(f"{place} is {describe_tensor(tensor)}, expected {form}")
+        form = f"{dtype} [{', '.join(axes)}] with {fixed}"
+        raise BadPayload(f"{place} is {describe_tensor(value)}, expected {form}")
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a payload's type and numbers as JSON values, and its tensors by field."""
-    tensors = {name: getattr(payload, name) for name in payload.tensor_fields}
-    numbers = {name: value for name, value in vars(payload).items() if name not in tensors}
-    return {"type": payload.full_name, "numbers": numbers}, tensors
+    numbers = {name: vars(payload)[name] for name, one in payload.declared.items() if one.number}
+    tensors = {name: value for name, value in vars(payload).items() if name not in numbers}
+    return {"type": _full_name(type(payload)), "numbers": numbers}, tensors
 
 
-def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: object) -> Payload:
-    """Return the payload that `split_payload` split.
-
-    Raises:
-        UserError: if no payload class of this type has been imported in this process.
-    """
-    kind = Payload.types.get(facts["type"])
-    if kind is None:
-        raise UserError(
-            f"{where} holds a payload of type {facts['type']}, which this version does not define; "
-            "read it with the code that wrote it"
-        )
+def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], of: PayloadTypes) -> Payload:
+    """Return the payload that `split_payload` split, of one of these types."""
+    [kind] = (kind for kind in of if _full_name(kind) == facts["type"])
     return kind(**facts["numbers"], **tensors)
+
+
+def _full_name(kind: type[Payload]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -14,7 +14,7 @@ sent unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,15 +23,13 @@ from torch import Tensor
 
 from fedray.core.payload import (
     BadPayload,
-    Declared,
+    Call,
     Kind,
     NotFinitePayload,
     Payload,
 )
-from fedray.core.sums import doubled, total_of
-from fedray.flat import map_blocks
+from fedray.core.sums import Total
 from fedray.streams import Streams
-from fedray.trees import StateTree
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""
@@ -64,16 +62,17 @@ class Privacy:
     seed: int = 0
     statistics: Collection[str] = ()
 
-    def covers(self, upload: Payload) -> bool:
-        """Return True if any tensor of an upload is clipped and noised."""
-        return any(is_covered(kind, value) for _, kind, _, value in upload.items(self.statistics))
+    def covers(self, sent: type[Payload]) -> bool:
+        """Return True if fields of an upload of this type are clipped and noised."""
+        return any(o.kind not in EXEMPT_KINDS and not o.number for o in sent.declared.values())
 
-    def protect(
-        self, upload: Payload, down: Payload | None, *, round_: int, client: int, step: str
-    ) -> Payload:
+    def protect(self, upload: Payload, call: Call) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
-        upload = self.clipped(upload, down)
-        return upload if self.mode == "central" else self._noisy(upload, step, round_, client)
+        upload = self.clipped(upload, call.down)
+        if self.mode == "central":
+            return upload
+        noise = self._noise(call.step, call.client.round, call.client.id)
+        return upload.map(noise, self.statistics)
 
     def clipped(self, upload: Payload, down: Payload | None) -> Payload:
         """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
@@ -106,61 +105,45 @@ class Privacy:
             lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
         )
 
-    def release(self, uploads: dict[int, Payload], *, round_: int, step: str) -> dict[int, Payload]:
-        """Return the uploads for the server step; unchanged if privacy is local.
+    def release(self, total: Total, sent: type[Payload], *, round_: int, step: str) -> Total:
+        """Return the sums over m uploads for the server step; unchanged if privacy is local.
 
-        With central privacy, all clients get the mean of their m uploads, with noise of the
-        standard deviation sigma * S / m on the covered tensors, so that results computed from the
-        uploads reveal no more than that.
-
-        Raises:
-            ValueError: if the uploads do not have the same names and shapes.
+        With central privacy, they are the sums that m uploads of the mean with noise have: its
+        standard deviation is sigma * S / m on the covered tensors.
         """
         if self.mode == "local":
-            return uploads
-        kind = type(next(iter(uploads.values())))
+            return total
+        count, noisy = len(total), self._noise(step, round_, count=len(total))
 
-        def terms(of: Sequence[Payload]) -> StateTree:
-            declared = kind.declared.items()
-            return {name: doubled([getattr(u, name) for u in of], name, f) for name, f in declared}
+        def released(kind: Kind, tensor: Tensor) -> Tensor:
+            if not is_covered(kind, tensor):
+                return tensor
+            return noisy(kind, (tensor / count).float()).double() * count
 
-        sums = total_of(uploads, terms)
-        fields = [_mean_of_field(f, sums[name], len(sums)) for name, f in kind.declared.items()]
-        mean = self._noisy(kind(*fields), step, round_, count=len(sums))
-        return dict.fromkeys(uploads, mean)
+        fields = sent(*map(total.sums.get, sent.declared)).map(released, self.statistics)
+        return Total(total.clients, {n: vars(fields).get(n, own) for n, own in total.sums.items()})
 
-    def _noisy(
-        self, payload: Payload, step: str, round_: int, client: int = 0, count: int = 1
-    ) -> Payload:
-        """Return a payload with noise on the covered tensors of a mean of `count` uploads."""
+    def _noise(
+        self, step: str, round_: int, client: int = 0, count: int = 1
+    ) -> Callable[[Kind, Tensor], Tensor]:
+        """Return a function that adds noise to the covered tensors of a mean of `count` uploads."""
         deviation = self.noise_multiplier * self.clip_norm / count
-        if deviation == 0:
-            return payload
         purpose = f"privacy/{self.mode}/{step}"
         random = Streams(self.seed).numpy(purpose, round_=round_, client=client)
 
         def noisy(kind: Kind, tensor: Tensor) -> Tensor:
-            if not is_covered(kind, tensor):
+            if deviation == 0 or not is_covered(kind, tensor):
                 return tensor
             noise = random.normal(0, deviation, tuple(tensor.shape))
             return tensor + torch.as_tensor(noise).to(tensor)
 
-        return payload.map(noisy, self.statistics)
+        return noisy
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:
     """Return the L2 norm of all tensors as one vector, in double precision."""
     norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
     return float(torch.stack(norms).norm()) if norms else 0.0
-
-
-def _mean_of_field(field: Declared, total: Any, count: int) -> Any:
-    """Return the mean of a field from its sum; floating-point tensors in mappings are float32."""
-    if field.number:
-        mean = float(total) / count
-        return round(mean) if field.number is int else mean
-    dtype = field.dtype if field.axes else torch.float32
-    return map_blocks(lambda t: (t / count).to(dtype) if t.is_floating_point() else t, total)
 
 
 def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:

@@ -97,18 +97,9 @@ class Server:
             samples: the images, for example `public`; they are not augmented.
             config: changes of the clients' training configuration.
         """
-        model = deepcopy(self.empty(architecture)).to(self.device)
-        initial = partial(self.initial, architecture)
-        client = Client(
-            0,
-            self.round,
-            self.setting,
-            samples,
-            architecture,
-            Skeleton(model),
-            initial,
-            self.device,
-        )
+        skeleton = Skeleton(deepcopy(self.empty(architecture)).to(self.device))
+        about = self.round, self.setting, samples, architecture, skeleton
+        client = Client(0, *about, partial(self.initial, architecture), self.device)
         return client.training_on(samples, "server batches", **config)
 
 
@@ -132,14 +123,9 @@ class Exchange(ABC):
 
     @abstractmethod
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
-        """Send each client its payload, run the method's client step, and return the uploads.
+        """Send clients their downloads, run the step of this name, and return the uploads.
 
-        Args:
-            step: name of a method `(client, state, down) -> (upload, next state)`.
-            down: the payload of each client that is called, by id.
-
-        Returns:
-            Uploads sorted by client id, without clients that did not reply.
+        These are sorted by client, without clients that did not reply.
         """
 
     @abstractmethod

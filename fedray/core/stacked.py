@@ -26,19 +26,16 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import Batch, Client, Samples, TrainingConfig
+from fedray.core.client import Batch, Client, Samples, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
     LocalTraining,
     Trained,
-    augmentation_draws,
     augmented,
-    batch_indices,
-    batch_order,
     batch_sizes,
+    batches_of,
     check_scalar,
-    diverged,
     only_trainable,
 )
 from fedray.counts import Tallied, Tally, counted
@@ -46,8 +43,6 @@ from fedray.errors import UserError
 from fedray.flat import Flat
 from fedray.models import Classifier, is_tied, learnable_parameters
 from fedray.trees import leaves, map_tensors
-
-CPU = torch.device("cpu")
 
 
 def refusal(method: type[Algorithm]) -> str:
@@ -116,11 +111,10 @@ def shared_steps(
             taken = [done + (size > 0) for done, size in zip(taken, batch, strict=True)]
 
 
-def _batches(client: Client, sizes: Sequence[int], config: TrainingConfig) -> Iterator[Tensor]:
-    """Yield the positions of a client's batches in all epochs, drawn from its own stream."""
-    random = batch_order(client)
-    for _ in range(config.epochs):
-        yield from batch_indices(client.train.index.size, sizes, config, random, CPU)
+def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Tensor]:
+    """Yield the positions of a client's batches in all epochs."""
+    for order in client.orders():
+        yield from batches_of(order, sizes)
 
 
 class _Stack:
@@ -178,9 +172,9 @@ class _Stack:
         counts_steps = not isinstance(config.optimizer, SGD)
         clients = [context.client for context in self._contexts]
         pairs = zip(clients, sizes, strict=True)
-        self._batches = [_batches(client, batches, config) for client, batches in pairs]
+        self._batches = [_batches(client, batches) for client, batches in pairs]
         if not config.augment.is_identity:
-            self._views = [*map(augmentation_draws, clients)]
+            self._views = [client.random("augment") for client in clients]
         return shared_steps(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)
 
     def take(self, clients: slice, epoch: int, tally: Tally) -> None:
@@ -215,7 +209,7 @@ class _Stack:
         Labels, positions and class counts are one tensor, because `torch.vmap` takes long for each.
         """
         drawn = [*map(next, self._batches[clients])]
-        positions = torch.stack(drawn).to(self._device)
+        positions = torch.stack(drawn)
         index = positions + self._starts[clients].unsqueeze(1)
         stored, labels = self._stored[index], self._labels[index]
         if views := self._views[clients]:

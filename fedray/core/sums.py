@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.payload import Declared
-from fedray.flat import Flat
+from fedray.flat import map_blocks
 from fedray.trees import StateTree, is_tree
 
 U = TypeVar("U")
@@ -46,16 +46,7 @@ class Total:
 
 
 def total_of(uploads: Mapping[int, U], terms: Callable[[Sequence[U]], StateTree]) -> Total:
-    """Return the sums over uploads.
-
-    Args:
-        uploads: uploads by client id.
-        terms: returns what several uploads add to each sum, a row each.
-
-    Raises:
-        ValueError: if the terms do not have the same names and shapes.
-        TypeError: if a term has no sum.
-    """
+    """Return the sums over uploads by client; `terms` returns a row for each of several uploads."""
     sums = Sums(len(uploads))
     for clients in subtrees(sorted(uploads), TOGETHER):
         sums.add_rows(clients, terms([uploads[client] for client in clients]))
@@ -78,11 +69,7 @@ class Sums:
         self._sum = self._subtree(count)
 
     def add(self, part: Total, size: int = 1) -> None:
-        """Add the sums of the next subtree, and complete the subtrees that end with it.
-
-        Args:
-            part: the sums; without clients if none of them uploaded.
-            size: the subtree's number of clients, with or without upload.
+        """Add the sums of the next subtree of `size` clients, with or without upload.
 
         Raises:
             ValueError: if the terms do not have the same names and shapes.
@@ -94,14 +81,8 @@ class Sums:
             self.total = end.value
 
     def add_rows(self, clients: Sequence[int], rows: StateTree) -> None:
-        """Add the terms of all clients of the next subtree, in a few operations.
-
-        Args:
-            clients: their ids, sorted.
-            rows: their terms, a row each.
-        """
-        sums = _combined(lambda same: _sum_of_rows(*same), [rows])
-        self.add(Total(tuple(clients), sums), len(clients))
+        """Add the terms of all clients of the next subtree, a row each, in a few operations."""
+        self.add(Total(tuple(clients), map_blocks(_sum_of_rows, rows)), len(clients))
 
     def _subtree(self, count: int) -> Generator[None, None, Total]:
         """Return the sums over the next `count` clients; yield to wait for a part."""
@@ -113,7 +94,7 @@ class Sums:
         second = yield from self._subtree(count - count // 2)
         if not (first and second):
             return first or second
-        return Total(first.clients + second.clients, _combined(_add, [first.sums, second.sums]))
+        return Total(first.clients + second.clients, map_blocks(_add, first.sums, second.sums))
 
 
 def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
@@ -177,8 +158,8 @@ def doubled(
         factors: a factor of each client.
     """
 
-    def stacked(same: Sequence[Tensor]) -> Tensor:
-        rows = torch.stack([*same])
+    def stacked(*same: Tensor) -> Tensor:
+        rows = torch.stack(same)
         if rows.is_floating_point():
             rows = rows.double()
             return rows if factors is None else rows.mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
@@ -191,18 +172,12 @@ def doubled(
 
     if declared is not None and declared.number:
         values = torch.tensor(values, dtype=torch.double).unbind()
-    return _combined(stacked, values)
+    return map_blocks(stacked, *values)
 
 
-def stack_trees(trees: Sequence[StateTree]) -> StateTree:
-    """Return a tree whose tensors stack those of several trees as rows.
-
-    Raises:
-        ValueError: if the trees do not have the same names.
-        RuntimeError: if they do not have the same shapes.
-    """
-    stacked: StateTree = _combined(torch.stack, trees)
-    return stacked
+def stack_trees(trees: Sequence[Any]) -> Any:
+    """Return a tree whose tensors stack those of several trees as rows."""
+    return map_blocks(lambda *same: torch.stack(same), *trees)
 
 
 def mean_of(sums: Any, weight: float | Tensor, like: Any) -> Any:
@@ -214,45 +189,22 @@ def mean_of(sums: Any, weight: float | Tensor, like: Any) -> Any:
         like: a tensor or tensors that determine the order and the dtypes of the result.
     """
 
-    def mean(pair: Sequence[Tensor]) -> Tensor:
-        tensor, total = pair
+    def mean(tensor: Tensor, total: Tensor) -> Tensor:
         return (total / weight).to(tensor.dtype) if tensor.is_floating_point() else total
 
     if is_tree(sums) and sums.keys() != like.keys():
         like = {name: tensor for name, tensor in like.items() if name in sums}
         sums = {name: sums[name] for name in like}
-    return _combined(mean, [like, sums])
+    return map_blocks(mean, like, sums)
 
 
 # --- operations on rows --------------------------------------------------------------------------
 
 
-def _combined(function: Callable[[Any], Tensor], trees: Sequence[Any]) -> Any:
-    """Return a tree with the results of a function of the tensors in the same place of all trees.
-
-    The function gets whole vectors if all are of one layout.
-    """
-    first = trees[0]
-    if not is_tree(first):
-        return function(trees)
-    if type(first) is Flat:
-        flats = [t.vectors for t in trees if type(t) is Flat and t.layout is first.layout]
-        if len(flats) == len(trees):
-            return Flat(first.layout, [*map(function, zip(*flats, strict=True))])
-    if not any(trees):
-        return {}
-    for other in trees[1:]:
-        if first.keys() != other.keys():
-            name = min(first.keys() ^ other.keys())
-            raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
-    return {name: _combined(function, [tree[name] for tree in trees]) for name in first}
-
-
-def _add(pair: Sequence[Tensor]) -> Tensor:
-    first, second = pair
+def _add(first: Tensor, second: Tensor) -> Tensor:
     if not first.is_floating_point():
         return torch.maximum(first, second)
-    if first.shape != second.shape:
+    if first.shape != second.shape:  # which torch might repeat
         shapes = f"{list(first.shape)} and {list(second.shape)}"
         raise ValueError(f"uploads of the shapes {shapes} have no sum")
     return first + second

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,7 +24,7 @@ from fedray.models import (
     is_normalisation,
     modules_of,
 )
-from fedray.trees import ClientState
+from fedray.trees import ClientState, describe_tensor
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,7 @@ class LocalTraining(Algorithm):
     stacks = True
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the loss of one batch, a scalar, without side effects.
-
-        Args:
-            output: the output of the client's model for the batch.
-            batch: inputs and labels.
-            local: the client, its model, its state and its download.
-        """
+        """Return the loss of one batch, a scalar, without side effects."""
         return F.cross_entropy(output.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
@@ -123,10 +115,8 @@ def fit(
             if after_batch is not None and (step + 1) % repeat == 0:
                 after_batch()
     losses = losses[repeat - 1 :: repeat]  # of the last step on every batch
-    mean = _mean_loss(losses[-len(sizes) :], sizes)  # of the last epoch
-    if not math.isfinite(mean):
-        raise diverged(mean, config)
-    client.train_losses.append(mean)
+    last = losses[-len(sizes) :] if sizes else []  # of the last epoch
+    client.note_losses(torch.stack(last) if last else torch.zeros(0), sizes)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
@@ -135,24 +125,13 @@ def _trained_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _mean_loss(losses: list[Tensor], sizes: Sequence[int]) -> float:
-    """Return the mean loss over the images of batches of these sizes, in single precision."""
-    total, weight = np.float32(0), 0.0
-    values = torch.stack(losses).tolist() if sizes else []
-    for value, size in zip(values, sizes, strict=True):
-        total += np.float32(value) * np.float32(size / sizes[0])
-        weight += size / sizes[0]
-    return float(total) / (weight or 1)
-
-
 def _batches(client: Client, sizes: Sequence[int], repeat: int) -> Iterator[Batch]:
     """Yield the client's batches in this round, those of all epochs, each `repeat` times."""
     config, samples = client.setting.training, client.train
-    stored, labels = samples.tensors(client.device)
-    order = batch_order(client)
-    views = None if config.augment.is_identity else augmentation_draws(client)
-    for _ in range(config.epochs):
-        for index in batch_indices(labels.shape[0], sizes, config, order, client.device):
+    stored, labels = client.tensors(samples)
+    views = None if config.augment.is_identity else client.random("augment")
+    for order in client.orders():
+        for index in batches_of(order, sizes):
             images = stored[index]
             if views is not None:
                 images = augmented(config.augment, images, views)
@@ -179,42 +158,12 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
 def check_scalar(loss: object) -> None:
     """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
     if not isinstance(loss, Tensor) or loss.ndim:
-        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
-        raise NoScalar(
-            "the loss of a batch must be a tensor without axes, such as a mean, found "
-            f"{'a tensor' if shape else shown(loss)}{shape}"
-        )
+        found = describe_tensor(loss) if isinstance(loss, Tensor) else shown(loss)
+        raise NoScalar(f"the loss of a batch is {found}, expected a tensor without axes: a mean")
 
 
-def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:
-    """Return the error for a mean loss of an epoch that is not finite."""
-    return FloatingPointError(
-        f"the training loss became {loss}; lower lr (now {config.lr:g}) "
-        "or the weight of the method's own loss term"
-    )
-
-
-def batch_order(client: Client) -> torch.Generator:
-    """Return the random stream that orders the client's images in this round."""
-    return client.setting.streams.torch(client.order, round_=client.round, client=client.id)
-
-
-def augmentation_draws(client: Client) -> torch.Generator:
-    """Return the random stream of the client's augmentation in this round."""
-    return client.setting.streams.torch("augment", round_=client.round, client=client.id)
-
-
-def batch_indices(
-    count: int,
-    sizes: Sequence[int],
-    config: TrainingConfig,
-    random: torch.Generator,
-    device: torch.device,
-) -> Sequence[Tensor]:
-    """Return the indices of one epoch's batches of the given sizes, int64."""
-    order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
-    if device.type != "cpu":
-        order = order.to(device)
+def batches_of(order: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Return the indices of an epoch's batches of the given sizes from its order of images."""
     ends = accumulate(sizes)
     return [order[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 

@@ -39,7 +39,7 @@ from fedray.runtime.devices import (
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.trees import aligned, is_aligned, make_contiguous, map_together, moved_to, storage_of
+from fedray.trees import aligned, is_aligned, make_contiguous, moved_to, storage_of
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
@@ -84,7 +84,7 @@ class Given:
     Args:
         before: the client's state; None before its first step.
         state: this state, or the first one.
-        device: the device.
+        placed: returns the blocks of a state on the device.
         down: the download on the device, and its guard.
     """
 
@@ -92,31 +92,21 @@ class Given:
         self,
         before: core.ClientState | None,
         state: core.ClientState,
-        device: torch.device,
+        placed: Callable[[core.ClientState], Sequence[Tensor]],
         down: Sent,
     ) -> None:
         self._before, self.is_empty = before, not (state.model or state.memory)
         self.state, (self.down, self._guards) = state, down
-        self._placed: dict[int, Tensor] = {}
+        self._origins: dict[int, Tensor] = {}
         if self.is_empty:
             return
         parts = _parts(state)
-        if device.type != "cpu":
-            self.state = core.ClientState(**map_together(partial(self._place, device), parts))
-        elif not all(map(is_aligned, tensor_blocks(parts))):  # read from a file
-            self.state = core.ClientState(**map_blocks(self._align, parts))
+        pairs = [*zip(placed(state), tensor_blocks(parts), strict=True)]
+        self._origins = {id(new): old for new, old in pairs if new is not old}
+        if self._origins:
+            blocks = iter([new for new, _ in pairs])
+            self.state = core.ClientState(**map_blocks(lambda _: next(blocks), parts))
         self._guards = *self._guards, ReadOnly("the client's state", _parts(self.state))
-
-    def _place(self, device: torch.device, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        for tensor, placed in zip(tensors, moved_to(tensors, device), strict=True):
-            self._placed[id(placed)] = tensor
-            yield placed
-
-    def _align(self, tensor: Tensor) -> Tensor:
-        found = aligned(tensor)
-        if found is not tensor:
-            self._placed[id(found)] = tensor
-        return found
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
@@ -126,7 +116,7 @@ class Given:
     def kept(
         self, state: core.ClientState, apart: Callable[[Tensor], Tensor]
     ) -> core.ClientState | None:
-        """Return the next state on the CPU, outside the memory that the next client overwrites.
+        """Return the next state outside the memory that the next client overwrites.
 
         Args:
             state: what the step returned.
@@ -147,11 +137,9 @@ class Given:
                 raise TypeError(
                     f"the state holds {tensor.dtype}, which cannot be stored; use float32"
                 )
-            if id(tensor) in self._placed:
-                return self._placed[id(tensor)]
-            own = apart(tensor.detach().cpu())
-            is_part = own.untyped_storage().nbytes() > 2 * own.nbytes  # of which the rest is waste
-            return own.clone() if is_part else aligned(own)
+            if id(tensor) in self._origins:
+                return self._origins[id(tensor)]
+            return settled(apart(tensor.detach()))
 
         return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
 
@@ -160,10 +148,31 @@ def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
     return {"model": state.model, "memory": state.memory}
 
 
+def settled(tensor: Tensor) -> Tensor:
+    """Return a tensor that is aligned, and of whose memory it is not a small part."""
+    is_part = tensor.untyped_storage().nbytes() > 2 * tensor.nbytes  # the rest would be waste
+    return tensor.clone() if is_part and tensor.is_cpu else aligned(tensor)
+
+
+def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
+    """Return states on the CPU; what lies on an accelerator is copied at once."""
+    blocks = [tensor_blocks({} if state is None else _parts(state)) for state in states]
+    away = [block for of in blocks for block in of if not block.is_cpu]
+    moved = iter(moved_to(away, torch.device("cpu")))
+
+    def here(block: Tensor) -> Tensor:
+        return block if block.is_cpu else settled(next(moved))
+
+    def moves(state: core.ClientState | None, of: Sequence[Tensor]) -> core.ClientState | None:
+        if state is None or not away or False not in [block.is_cpu for block in of]:
+            return state
+        return core.ClientState(**map_blocks(here, _parts(state)))
+
+    return [*map(moves, states, blocks)]
+
+
 def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
     """Return a tensor outside the memory that the next client overwrites."""
-    if tensor.layout != torch.strided:
-        return tensor  # the gate refuses it
     is_shared = not tensor.is_cpu or storage_of(tensor) in memory
     return tensor.clone() if is_shared else tensor
 
@@ -191,6 +200,7 @@ class StepContexts:
         self.isolation = Isolation(device)
         self._empty: dict[int, core.ClientState] = {}  # first states without tensors
         self._current: tuple[int, Any] = (-1, None)
+        self._arrived: dict[int, Sequence[Tensor]] = {}  # blocks of a group's states, downloads
         self._sent: tuple[Callable[[], object], Sent]
         self._forget()
         experiment = assembly.experiment
@@ -203,7 +213,32 @@ class StepContexts:
     ) -> Given:
         """Return what a step reads, on the device."""
         first = self._state_or_first(context, state)
-        return Given(state, first, self.device, self._download(down))
+        return Given(state, first, self._placed, self._download(down))
+
+    def _placed(self, state: core.ClientState) -> Sequence[Tensor]:
+        """Return the blocks of a state on the device, aligned."""
+        blocks = tensor_blocks(_parts(state))
+        if self.device.type == "cpu":  # unaligned if read from a file
+            return blocks if all(map(is_aligned, blocks)) else [*map(aligned, blocks)]
+        return self._arrived.get(id(state)) or moved_to(blocks, self.device)
+
+    @contextmanager
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[core.Together | None]:
+        """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
+        if self.device.type == "cpu":
+            yield None
+            return
+        sent = {id(m.down): m.down for m in members if m.down not in (None, self._sent[0]())}
+        blocks = {key: down.blocks() for key, down in sent.items() if down is not None}
+        blocks |= {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
+        moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
+        self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
+        try:
+            shared = core.Together()
+            shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
+            yield shared
+        finally:
+            self._arrived = {}
 
     def stepped(
         self,
@@ -217,19 +252,19 @@ class StepContexts:
         """Check what a step returned, except its upload's values, and take it out of the model."""
         context = call.client
         given.check()
-        declared = self.assembly.algorithm.up
-        if upload is None and call.step == "client_update" and declared is not None:
-            raise core.BadPayload(f"{call.step} uploads nothing, expected {declared.__qualname__}")
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
-        if isinstance(upload, dict):
-            if call.step != "client_update":
-                declared = getattr(self.method_step(call.step), "up", None) or declared
-            upload = declared(**upload) if declared is not None else upload
-        if isinstance(upload, core.Payload):
+        declared = self.assembly.algorithm.sent_by(call.step)
+        if isinstance(upload, dict) and declared is not None:
+            upload = declared(**upload)
+        is_optional = declared is None or call.step != "client_update"
+        if type(upload) is not declared and not (upload is None and is_optional):
+            found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
+            raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
+        if upload is not None:
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)
 
@@ -284,7 +319,9 @@ class StepContexts:
         if self._sent[0]() is not down:
             placed = None  # on the CPU, the download itself, which must not be kept alive
             if self.device.type != "cpu":
-                placed = down.copied(lambda tensor: tensor.to(self.device))
+                blocks = self._arrived.get(id(down)) or moved_to(down.blocks(), self.device)
+                there = iter(blocks)
+                placed = down.copied(lambda _: next(there))
             guard = ReadOnly("its download", vars(placed or down))
             self._sent = weakref.ref(down, self._forget), (placed, (guard,))
         placed, guards = self._sent[1]
@@ -308,14 +345,14 @@ class StepContexts:
         return self._empty[context.id]
 
     def client(
-        self, client: int, round_: int, skeleton: core.Skeleton | None = None
+        self, client: int, round_: int, together: core.Together | None = None
     ) -> core.Client:
         """Return the client as a step sees it, without its test images.
 
         Args:
             client: its id.
             round_: the round.
-            skeleton: its empty model; by default the one that clients of its architecture share.
+            together: what it shares with its group on an accelerator.
         """
         (setting, data), models = self._round(round_), self.assembly.models
         architecture = models.architectures[client]
@@ -326,16 +363,17 @@ class StepContexts:
             setting=setting,
             train=self.training_samples(data.train[client]),
             architecture=architecture,
-            skeleton=skeleton or self._skeleton(architecture),
+            skeleton=self._skeleton(architecture),
             initial=partial(self._initial, architecture, client),
             device=self.device,
             validation=None if validation is None else self.samples(validation[client]),
             public=self._public,
+            together=together,
         )
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
-        return map_together(partial(moved_to, device=self.device), weights)
+        return dict(zip(weights, moved_to([*weights.values()], self.device), strict=True))
 
     def _round(self, round_: int) -> tuple[core.Setting, FederatedData]:
         """Return the setting with the round's learning rate, and the round's data."""

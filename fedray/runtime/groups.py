@@ -14,7 +14,7 @@ from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import run_test
 from fedray.federation import NO_TRAFFIC, Reply
-from fedray.runtime.contexts import Member, StepContexts, Stepped
+from fedray.runtime.contexts import Member, StepContexts, Stepped, on_cpu
 from fedray.runtime.isolation import generators
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
@@ -49,16 +49,20 @@ class GroupRunner(StepContexts):
             OSError: if the disk is full.
         """
         stepped: list[Stepped] = []
-        with self.isolation.group(), counted() as tally:
+        shared = self.together(round_, members)
+        with shared as together, self.isolation.group(), counted() as tally:
             try:
                 if is_stacked(self.assembly, name):
                     stepped.extend(stacked_steps(self, round_, members, tally))
                 else:
-                    stepped.extend(self._steps(name, round_, members, tally))
+                    stepped.extend(self._steps(name, round_, members, tally, together))
             except Exception:
                 self._passed(stepped)  # an earlier client's upload may be wrong, too
                 raise
         passed = self._passed(stepped)
+        states = [step.state for step in stepped]
+        if together is not None:
+            states = on_cpu(states)
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
@@ -72,19 +76,25 @@ class GroupRunner(StepContexts):
                     seconds=step.seconds,
                     work=step.work,
                 ),
-                step.state,
+                state,
             )
-            for step, (upload, traffic) in zip(stepped, passed, strict=True)
+            for step, (upload, traffic), state in zip(stepped, passed, states, strict=True)
         ]
 
     def _steps(
-        self, name: str, round_: int, members: Sequence[Member], tally: Tally
+        self,
+        name: str,
+        round_: int,
+        members: Sequence[Member],
+        tally: Tally,
+        together: core.Together | None,
     ) -> Iterator[Stepped]:
         """Run the clients' steps one after the other, in a group's isolation."""
         method_step = self.method_step(name)
         for client, state, down in members:
             try:
-                context, start = self.client(client, round_), time.perf_counter()
+                context = together.clients[client] if together else self.client(client, round_)
+                start = time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
                 call = core.Call(name, context, down)
                 given = self.given(context, state, down)
@@ -92,7 +102,18 @@ class GroupRunner(StepContexts):
                 work, seconds = tally.take(), time.perf_counter() - start
                 yield self.stepped(call, upload, next_state, given, work, seconds)
             except (Exception, SystemExit) as error:
+                self._read_losses(name, round_, together)  # of which one may be the cause
                 raise self.blame(error, name, round_, client) from None
+        self._read_losses(name, round_, together)
+
+    def _read_losses(self, name: str, round_: int, together: core.Together | None) -> None:
+        """Read the losses that clients have left on an accelerator."""
+        client = -1
+        try:
+            for one in [] if together is None else together.read_losses():
+                client = one.id
+        except FloatingPointError as error:
+            raise self.blame(error, name, round_, client) from None
 
     def _passed(self, stepped: Sequence[Stepped]) -> list[tuple[core.Payload | None, Traffic]]:
         """Pass the uploads of a group through the gate, together if all are right."""

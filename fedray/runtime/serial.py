@@ -49,7 +49,8 @@ class SerialExecutor:
         """Run a step for every key of `down`; see `federation.Executor`."""
         replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
         new, size = dict[int, ClientState](), 0
-        for group in groups_of_step(self._assembly, name, down, is_summed=task == "sum"):
+        at_once = task == "sum" or self._runtime.device.type != "cpu"
+        for group in groups_of_step(self._assembly, name, down, at_once=at_once):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
             stepped = self._runtime.run_group(name, round_, members, sums)
             for member, (reply, state) in zip(members, stepped, strict=True):

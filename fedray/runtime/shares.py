@@ -23,6 +23,8 @@ SUMMED_TOGETHER = 2**18
 """Most numbers of the uploads that are summed together."""
 HELD_TOGETHER = 2**24
 """Most numbers of the states of such clients, which a process holds until their sum."""
+ON_DEVICE = 2**26
+"""Both on an accelerator, where a copy takes as long for few numbers as for many."""
 PARTS = (1, 2, 4, 8, 16)
 """Numbers of blocks per worker that are tried in turn, until the shares are even."""
 
@@ -84,18 +86,18 @@ def is_stacked(assembly: Assembly, name: str) -> bool:
 
 
 def groups_of_step(
-    assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool = False
+    assembly: Assembly, name: str, down: Downlinks, *, at_once: bool = False
 ) -> list[Sequence[int]]:
     """Return the clients of a step in groups that are run together.
 
     A group is a stack, or clients whose small uploads are checked and summed together: then it is a
     subtree of the additions (`core.sums`). Other clients are alone.
     """
-    size = group_size(assembly, name, down, is_summed=is_summed)
+    size = group_size(assembly, name, down, at_once=at_once)
     return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
 
 
-def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool) -> int:
+def group_size(assembly: Assembly, name: str, down: Downlinks, *, at_once: bool) -> int:
     """Return the largest number of clients in a group of a step.
 
     An upload is taken to be as large as a download; copying a large one costs more than it saves. A
@@ -104,11 +106,13 @@ def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: boo
     if is_stacked(assembly, name):
         return assembly.experiment.stacked
     sent = next((payload for payload in down.values() if payload is not None), None)
-    if not is_summed or sent is None:
+    if not at_once or sent is None:
         return 1
     numbers: int = sum(block.numel() for block in sent.blocks())
-    size = SUMMED_TOGETHER // max(1, numbers)
-    return max(1, min(size, HELD_TOGETHER // assembly.model_numbers)) if size > 1 else 1
+    is_gpu = assembly.experiment.gpus > 0
+    most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
+    size = most // max(1, numbers)
+    return max(1, min(size, held // assembly.model_numbers)) if size > 1 else 1
 
 
 def groups_of_test(

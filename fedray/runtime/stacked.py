@@ -133,7 +133,7 @@ def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> dict[int, 
     method, architecture = runtime.assembly.algorithm, begun[0].call.client.architecture
     assert isinstance(method, core.LocalTraining)
     begun = sorted(begun, key=lambda one: -one.local.client.train.index.size)
-    rows = core.Flat.stacked([one.weights for one in begun])
+    rows = core.stack_trees([one.weights for one in begun])
     contexts = [one.local for one in begun]
     try:
         results = train_stacked(method, runtime.template(architecture), rows, contexts)

@@ -186,7 +186,6 @@ class RunInfo:
         data_sha256: content hash of images and labels.
         files_sha256: content hashes of the files that the experiment names, by their keys.
         metrics: declarations of the numbers in the rounds.
-        privacy: mode, clipping and noise, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
         earlier_environments: earlier environments of a resumed run, in order.
@@ -201,7 +200,6 @@ class RunInfo:
     data_sha256: str | None = None
     files_sha256: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
-    privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
     earlier_environments: tuple[EarlierEnvironment, ...] = ()
     plugins: tuple[Mapping[str, Any], ...] = ()

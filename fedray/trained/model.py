@@ -301,7 +301,7 @@ class TrainedModels:
     def _begun(self, client: int) -> LocalContext:
         context, algorithm = self._client(client), self.assembly.algorithm
         tree, download = self._kept.state(client), self._kept.download(client)
-        down = None if download is None else join_payload(*download, self._kept.path)
+        down = None if download is None else join_payload(*download, algorithm.downloads)
         seed = self.assembly.streams.entropy("layers/evaluate", round_=0, client=client)
         with Isolation(self.device).step(seed):  # as in the run's test
             state = algorithm.init_client(context) if tree is None else ClientState(**tree)

@@ -205,15 +205,15 @@ def test_a_gpu_where_there_is_none(refused, monkeypatch):
         "gpus=0.5, but torch finds no accelerator on this machine (cuda, xpu, mps); set gpus=0"
     )
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
-    error = refused("local_digits", "gpus=0.5", executor="ray")
+    error = refused("local_digits", "gpus=0.5", "workers=2", executor="ray")
     assert error == (
-        "2 workers need 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); set gpus=0"
+        "2 workers need 2 CPU, 0.5 GPU (1 CPU, 0.25 GPU each), but the cluster has 2 CPU, 0 GPU on "
+        "1 node(s); lower workers, cpus or gpus"
     )
 
 
 def test_results_on_one_node_s_disk(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}] * 3)
-    monkeypatch.setattr("fedray.runtime.cluster._fits_driver", lambda server: False)
     monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
     error = refused("local_digits", executor="ray")
     assert "set FEDRAY_RESULTS to a folder that all nodes share" in error
@@ -229,7 +229,9 @@ def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token is made in this home
-    assert run.main(["local_digits", "--out", str(tmp_path / "out"), "--no-track"]) == 1
+    assert (
+        run.main(["local_digits", "workers=2", "--out", str(tmp_path / "out"), "--no-track"]) == 1
+    )
     assert capsys.readouterr().err == (
         "failed: Ray cannot start on this machine (The current node timed out during startup.); "
         "try again when it is less busy, or run a single experiment without Ray: "

@@ -61,7 +61,7 @@ def gate(**config) -> Gate:
             Table(gaussian(C - 1, D)),
             r"Table\.vectors is float32 \[4, 8\], expected .* \[C, d\] with C = 5, d = 8",
         ),
-        (Table(gaussian(D)), r"Table\.vectors is float32 \[8\], expected float32 \[C, d\]"),
+        (Table(gaussian(D)), r"Table\.vectors is float32 \[8\], expected float32 \[C, d\] with C"),
         (
             mixed(counts=torch.tensor([1, 2])),
             r"Mixed\.counts is int64 \[2\], expected int64 \[c\] with c = 3",
@@ -87,27 +87,14 @@ def test_a_bad_payload_passes_in_neither_direction(payload, message):
             gate(**config).down(payload)
 
 
-def test_what_is_no_payload_does_not_travel():
-    for knobs in ({}, {"privacy": CLIP}):
-        with pytest.raises(BadPayload, match="dict cannot travel, expected Payload"):
-            gate(**knobs).up({"weights": gaussian(3)}, CALL)
-        with pytest.raises(BadPayload, match="dict cannot travel, expected Payload"):
-            gate(**knobs).down({"weights": gaussian(3)})
-
-
-def test_a_field_of_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match=r"no kind 'weight' .* Did you mean 'weights'\?"):
-        sent("weight")
-
-
 @pytest.mark.parametrize("smuggled", [[1.0] * 1000, "weights", len, None])
 def test_what_cannot_be_counted_does_not_pass(smuggled):
     kind = type(smuggled).__name__
     for payload, expected in (
-        (mixed(tau=smuggled), "a float"),
+        (mixed(tau=smuggled), "a number"),
         (mixed(weights={"layer": {"bias": smuggled}}), "a tensor"),
     ):
-        with pytest.raises(BadPayload, match=rf"is a {kind}, expected {expected}"):
+        with pytest.raises(BadPayload, match=rf"is of type {kind}, expected {expected}"):
             gate().up(payload, CALL)
 
 
@@ -214,5 +201,5 @@ def test_what_comes_from_a_gpu_arrives_on_the_cpu():
 def test_each_upload_of_a_group_is_like_its_own_download():
     downs = [mixed(), mixed(weights={"layer": gaussian(2, 3)})]
     calls = [replace(CALL, down=down) for down in downs]
-    with pytest.raises(BadPayload, match="steps"):
+    with pytest.raises(BadPayload, match="layer"):
         gate().up_together([mixed(), mixed()], calls)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,17 @@ from hypothesis import strategies as st
 from tensors import gaussian
 from torch import Tensor
 
-from fedray.core import KINDS, Call, Gate, Payload, Privacy, sent
+from fedray.core import (
+    KINDS,
+    Call,
+    Gate,
+    Payload,
+    Privacy,
+    combined_rows,
+    mean_of,
+    sent,
+    total_of,
+)
 from fedray.core.privacy import exempt_fields, is_covered, update_norm
 
 D = 8
@@ -43,9 +54,17 @@ def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
     return Update({"a": a, "b": b}, {"mean": torch.ones(2), "steps": torch.tensor(7)}, samples)
 
 
-def released(privacy: Privacy, uploads: Mapping[int, Payload]) -> dict[int, Payload]:
-    """What the server's step is given with central privacy."""
-    return privacy.release(uploads, round_=1, step="s")
+class Averaged(Payload):
+    weights = sent("weights", combine="mean")
+
+
+def released(privacy: Privacy, uploads: Sequence[Mapping[str, Tensor]]) -> Averaged:
+    """The mean that the server's step takes."""
+    total = total_of(
+        {k: Averaged(one) for k, one in enumerate(uploads)}, partial(combined_rows, None)
+    )
+    total = privacy.release(total, Averaged, round_=1, step="s")
+    return Averaged(mean_of(total["weights"], total["weight"], uploads[0]))
 
 
 def moved_by(upload: Model, down: Model) -> float:
@@ -101,7 +120,7 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
     assert all(moved_by(upload, down) <= norm * (1 + 1e-3) for upload in uploads)
     central = Privacy("central", norm, 0.0)
     ours, theirs = (
-        released(central, dict(enumerate(clients)))[0]
+        released(central, [upload.weights for upload in clients])
         for clients in (uploads[:3], (*uploads[:2], uploads[3]))
     )
     assert moved_by(ours, theirs) <= 2 * norm / 3 * (1 + 1e-3)
@@ -146,23 +165,13 @@ def test_two_uploads_of_a_round_do_not_share_noise():
 
 def test_central_noise_is_added_once_to_the_mean():
     central = Privacy("central", 2.0, 3.0)
-    uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
-    alone = Gate({}, privacy=central).up(uploads[6], call())[0]
-    assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
-    given_ = released(central, uploads)
-    assert [*given_] == [1, 2, 6]
-    drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
+    uploads = [{"w": torch.full((100, 200), float(k))} for k in (1, 2, 6)]
+    alone = Gate({}, privacy=central).up(Averaged(uploads[2]), call())[0]
+    assert update_norm(alone.weights.values()) == pytest.approx(2.0)  # no noise on the way
+    drawn = released(central, uploads).weights["w"] - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
-    assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
-
-
-def test_central_noise_needs_uploads_of_one_shape():
-    privacy, uploads = Privacy("central", 1.0, 1.0), {k: AllMeans(torch.ones(k, 4)) for k in (1, 2)}
-    with pytest.raises(RuntimeError, match="equal size"):
-        released(privacy, uploads)
-    integers = {1: Means(torch.ones(2, 4), torch.ones(2, dtype=torch.int64))}
-    with pytest.raises(TypeError, match="'counts'"):
-        released(privacy, integers)
+    exact = released(Privacy("central", 2.0, 0.0), uploads)
+    assert float(exact.weights["w"].mean()) == 3
 
 
 class Pictures(Payload):
@@ -177,7 +186,7 @@ def test_what_nothing_covers_passes_as_it_is():
     for mode in ("central", "local"):
         gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
         assert torch.equal(gate.up(pictures, call())[0].images, pixels)
-        assert not gate.privacy.covers(pictures)
+        assert not gate.privacy.covers(Pictures)
     assert [place for place, _ in exempt_fields([Pictures, Means])] == [
         "Pictures.images",
         "Pictures.labels",

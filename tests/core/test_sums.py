@@ -135,7 +135,7 @@ def test_uploads_stay_as_they_are():
 
 
 def test_uploads_of_different_names_have_no_sum():
-    with pytest.raises(ValueError, match="only some of the uploads have 'a'"):
+    with pytest.raises(ValueError, match="only some have 'a'"):
         total_of({0: {"a": torch.ones(1)}, 1: {"b": torch.ones(1)}}, tensors_of)
 
 

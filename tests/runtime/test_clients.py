@@ -76,7 +76,7 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
             "the state's 'memory.seen.steps' is of type int, expected a tensor",
         ),
         ((None, None), "the next state is a NoneType, expected a ClientState"),
-        (({"w": torch.zeros(1)}, ClientState({})), "dict cannot travel, expected Payload"),
+        (({"w": torch.zeros(1)}, ClientState({})), "client_update uploads dict, expected nothing"),
     ],
 )
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
@@ -322,15 +322,6 @@ def test_uploaded_gradients_outlive_the_next_client_of_a_group(two_steps):
 
     for (reply, _), own in zip(two_steps(update), made, strict=True):
         assert same({name: reply.uplink.model[name] for name in own}, own)
-
-
-def test_a_sparse_upload_of_a_group_is_refused_like_any_other(two_steps):
-    def update(client, state, down):
-        weights = {name: tensor.to_sparse() for name, tensor in down.model.items()}
-        return FedAvg.up(weights, len(client.train)), state
-
-    with pytest.raises(ClientError, match=r"\(torch\.sparse_coo\), expected a dense one$"):
-        two_steps(update)
 
 
 @pytest.mark.parametrize("stacked", [1, 2])

@@ -76,6 +76,6 @@ def test_clients_that_are_summed_together_hold_few_states(assemble, monkeypatch,
     made = assemble("fedproto", {"model.group": "cnn2"})
     monkeypatch.setattr(shares, "HELD_TOGETHER", most * made.model_numbers)
     down = dict.fromkeys(range(100), FedProto.down(torch.zeros(10, 8), torch.ones(10).bool()))
-    groups = shares.groups_of_step(made, "client_update", down, is_summed=True)
+    groups = shares.groups_of_step(made, "client_update", down, at_once=True)
     assert most / 2 <= max(map(len, groups)) <= most
     assert [client for group in groups for client in group] == [*range(100)]

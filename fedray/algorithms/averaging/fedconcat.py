@@ -231,7 +231,7 @@ class FedConcat(FedAvg):
         """Train the classifier on the features of `head_batches` batches."""
         local = self.begin(client, state, down)
         count = self.head_batches * self.setting.training.batch_size
-        random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
+        random = client.random("head_batches")
         drawn = torch.randperm(len(client.train), generator=random)[:count].numpy()
         part = replace(local.client, train=local.client.train.part(drawn))
         local = replace(local, client=part.with_schedule(epochs=1))

@@ -102,7 +102,7 @@ class FedFAAugmentation(FedAvg):
         layers = AugmentationLayers(
             self.probability,
             self.momentum,
-            self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
+            client.random("fedfa_augmentation"),
             down.variances,
             dict(state.memory.get("running", {})),
         )

@@ -206,7 +206,7 @@ class FedGen(HeadAveraging):
         if self.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down
-        random = self.setting.streams.torch("fedgen", round_=client.round, client=client.id)
+        random = client.random("fedgen")
         config, counts = self.setting.training, down.counts.cpu()
         batches = config.epochs * len(core.batch_sizes(len(client.train), config))
         draws = [self._draw(counts, random) for _ in range(batches)]  # one transfer to the device

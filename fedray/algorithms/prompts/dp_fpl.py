@@ -94,7 +94,7 @@ class DPFPL(PairedContexts):
         """Take one step on one batch; the personal context's gradient is `local_gradient`."""
         client, model, hp = local.client, local.model, self
         assert isinstance(model, SumClip)
-        random = client.setting.streams.torch("dp_fpl", round_=client.round, client=client.id)
+        random = client.random("dp_fpl")
         drawn = torch.randperm(len(client.train), generator=random).numpy()
         batch = client.train.part(drawn[: client.setting.training.batch_size])
         once = replace(client.with_schedule(epochs=1, drop_last=False), train=batch)

@@ -401,7 +401,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     ) -> Tensor:
         """Draw the groups to upload, in the order of their ranks [s], int64."""
         purpose = "groups" if self.same_draw else f"groups/{modality}"
-        random = self.setting.streams.torch(purpose, round_=client.round, client=client.id)
+        random = client.random(purpose)
         if self.aggregation in ("all", "first"):
             drawn = torch.arange(self.uploaded)
         elif self.aggregation == "random" or reference is None:
