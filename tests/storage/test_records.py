@@ -12,6 +12,7 @@ import torch
 
 from fedray.errors import UserError
 from fedray.storage.environment import Environment, environment
+from fedray.storage.files import write_json
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder, find_run_folders
@@ -176,6 +177,8 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
 
 
 def test_the_first_analyses_are_kept_beside_the_last(tmp_path):
+    write_json(tmp_path / "matrices.json", {10: {"text": [[1.0]]}, 9: {"text": [[0.5]]}})
+    assert [*RunFolder(tmp_path).matrices()] == [9, 10]
     writer, folder = written(tmp_path, 0), RunFolder(tmp_path)
     given = [{"text": [[1.0, value], [value, 1.0]]} for value in (0.1, 0.2, 0.3)]
     for number, matrices in enumerate(given):
