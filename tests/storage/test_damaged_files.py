@@ -82,7 +82,7 @@ def test_going_on(killed, tmp_path, capsys, file, content):
 @pytest.mark.parametrize("content", [*CONTENTS, "cut"])
 def test_reading_what_the_report_and_the_upload_read(killed, tmp_path, content):
     folder = damaged(killed, tmp_path / "run", "run.json", content)
-    with pytest.raises(UserError, match="cannot be read|is not the run") as raised:
+    with pytest.raises(UserError, match=r"cannot be read|is not the run") as raised:
         RunFolder(folder).read()
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 1000
