@@ -46,7 +46,7 @@ def send():
         executor._experiment, executor.states = "{}", StateStore()
         executor._architectures, executor._rate = ["mlp"] * CLIENTS, {"mlp": 1e-6}
         executor._sizes = [(0, [10] * CLIENTS)]
-        experiment = SimpleNamespace(stacked=1)
+        experiment = SimpleNamespace(stacked=1, gpus=0)
         executor._assembly = SimpleNamespace(experiment=experiment, model_numbers=1, identity="")
         name = "evaluate" if task == "test" else "client_update"
         executor._send(task, name, 1, groups, down)
