@@ -53,7 +53,7 @@ class GroupRunner(StepContexts):
         with shared as together, self.isolation.group(), counted() as tally:
             try:
                 if is_stacked(self.assembly, name):
-                    stepped.extend(stacked_steps(self, round_, members, tally))
+                    stepped.extend(stacked_steps(self, round_, members, tally, together))
                 else:
                     stepped.extend(self._steps(name, round_, members, tally, together))
             except Exception:
