@@ -257,10 +257,11 @@ class StepContexts:
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
-        declared = self.assembly.algorithm.sent_by(call.step)
+        algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
+        declared = algorithm.up if is_update else algorithm.sent_by(call.step)
         if isinstance(upload, dict) and declared is not None:
             upload = declared(**upload)
-        is_optional = declared is None or call.step != "client_update"
+        is_optional = declared is None or not is_update
         if type(upload) is not declared and not (upload is None and is_optional):
             found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
             raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
