@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
+from fedray.core.client import Together
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -223,7 +224,7 @@ class StepContexts:
         return self._arrived.get(id(state)) or moved_to(blocks, self.device)
 
     @contextmanager
-    def together(self, round_: int, members: Sequence[Member]) -> Iterator[core.Together | None]:
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together | None]:
         """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
         if self.device.type == "cpu":
             yield None
@@ -234,7 +235,7 @@ class StepContexts:
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:
-            shared = core.Together()
+            shared = Together()
             shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
             yield shared
         finally:
@@ -345,9 +346,7 @@ class StepContexts:
             self._empty[context.id] = state
         return self._empty[context.id]
 
-    def client(
-        self, client: int, round_: int, together: core.Together | None = None
-    ) -> core.Client:
+    def client(self, client: int, round_: int, together: Together | None = None) -> core.Client:
         """Return the client as a step sees it, without its test images.
 
         Args:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 
 from fedray import core
+from fedray.core.client import Together
 from fedray.core.stacked import train_stacked
 from fedray.counts import Tallied, Tally
 from fedray.errors import UserError, one_line
@@ -56,7 +57,7 @@ def stacked_steps(
     round_: int,
     members: Sequence[Member],
     tally: Tally,
-    together: core.Together | None,
+    together: Together | None,
 ) -> Iterator[Stepped]:
     """Begin the clients' steps, train clients of one form together, and finish the steps."""
     clients, architectures = [m.client for m in members], runtime.assembly.models.architectures
