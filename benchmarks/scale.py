@@ -133,7 +133,7 @@ def run(case: Case, root: Path) -> dict[str, Any]:
 def _measure_round(session: Any, rounds: Any) -> dict[str, float]:
     clock, written, cpu = time.perf_counter(), _written(), time.process_time()
     record = next(rounds)
-    session.settle()
+    session._states.wait()
     return {
         "round_s": time.perf_counter() - clock,
         "server_cpu_s": time.process_time() - cpu,

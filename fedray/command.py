@@ -25,7 +25,7 @@ from click.shell_completion import CompletionItem
 from fedray.activity import Escaping, end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.masking import mask
-from fedray.storage.files import check_path, remedy_of
+from fedray.storage.files import check_path
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -228,8 +228,8 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         if "debug" in _flags:
             sys.excepthook = _print_masked
             raise
-        if isinstance(error, PermissionError) and error.filename:
-            say_wrong(f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy_of(error)}")
+        if isinstance(error, OSError) and error.filename:
+            say_wrong(f"{os.fsdecode(error.filename)}: {error.strerror}")
             return USER_ERROR
         _say(f"failed: {_described(error)}")
         return RUN_ERROR

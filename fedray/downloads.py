@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from fedray.errors import UserError, one_line
 from fedray.origins import OriginFile
-from fedray.storage.files import is_full, remedy_of
+from fedray.storage.files import is_full
 from fedray.units import size_of
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ def _writable(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); {remedy_of(error)}, then "
-            "run the same command again"
+            f"{path} cannot be written ({error.strerror or error}); free some space or change its "
+            "permissions, then run the same command again"
         ) from None
 
 

@@ -32,12 +32,17 @@ def rounds_in(out: Path) -> list[dict[str, Any]]:
 def result_in(out: Path) -> dict[str, Any]:
     """Return a run's run.json, with its rounds and what follows from them."""
     run = RunFolder(out).read()
-    follows = {"best": run.best, "final": run.final, "costs": run.costs}
+    chosen = {"best": run.best, "final": run.final}
     return {
         **json.loads((out / "run.json").read_text()),
         "partition_sha256": run.info.partition_sha256,
+        "data_sha256": run.info.data_sha256,
         "rounds": rounds_in(out),
-        **{name: None if value is None else asdict(value) for name, value in follows.items()},
+        "costs": asdict(run.costs),
+        **{
+            name: done and {"round": done.round, "local_accuracy": done.local_accuracy}
+            for name, done in chosen.items()
+        },
     }
 
 

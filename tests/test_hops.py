@@ -111,9 +111,6 @@ class Pool:
     def answer(self, value: Any) -> Any:
         return value
 
-    def forget(self, experiment: str) -> None:
-        self._worker.forget(experiment)
-
 
 def serial(assembly: Assembly) -> SerialExecutor:
     return SerialExecutor(assembly, torch.device("cpu"))

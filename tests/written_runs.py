@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric
 from fedray.storage.run import EarlierEnvironment, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 
 Tree = dict[str, Any]
 
@@ -44,11 +44,7 @@ def write_run(
     tree.setdefault("report", {"select": "test"})
     experiment = Experiment.model_validate(tree)
     info = RunInfo(
-        name=experiment.name,
-        scale="laptop",
-        algorithm=experiment.algorithm.name,
         config=experiment.tree(),
-        seed=experiment.seed,
         identity=sha256(f"{experiment.model_dump_json()}{data}".encode()).hexdigest(),
         environment=Environment(versions or {}),
         partition_sha256=partition or f"partition-{experiment.seed}",
@@ -68,8 +64,20 @@ def write_run(
         )
         for r, x in enumerate(accuracies)
     ]
-    RunFolder(folder).write(Run(info, done))
+    write_whole(folder, Run(info, done))
     return folder
+
+
+def write_whole(folder: Path, run: Run) -> None:
+    """Write the files of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hashes = {"sha256": run.info.partition_sha256, "images_sha256": run.info.data_sha256}
+    writer = RunWriter(RunFolder(folder), run.info, hashes)
+    for done in run.rounds:
+        writer.append(done, run.costs)
+    if run.is_finished:
+        writer.end()
+    writer.close()
 
 
 def groups_in(folder: Path) -> dict[str, RunGroup]:
@@ -81,5 +89,4 @@ def groups_in(folder: Path) -> dict[str, RunGroup]:
 def write_partition(folder: Path, partition: Mapping[str, Any]) -> None:
     """Write the assignment of images to clients into the run.json of a run."""
     files = RunFolder(folder)
-    head = files.read_head()
-    files.write_head(replace(head, partition={"sha256": head.partition_sha256, **partition}))
+    files.write_head(files.read_head(), {**files.partition(), **partition})

@@ -30,6 +30,7 @@ from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 from fedray.tracking.describe import TrackedRun, grouped
 from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
@@ -93,17 +94,28 @@ def make_runs(draw: random.Random, *, wide: bool = False) -> dict[str, Run]:
     runs = {}
     for seed, trial in enumerate(TRIALS):
         experiment = Experiment(name="digits", rounds=4, seed=seed)
-        facts: Any = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "seed": seed}
-        facts |= {"partition_sha256": "f" * 64, "data_sha256": "d" * 64}
-        facts |= {"identity": experiment.identity("data"), "environment": Environment()}
-        info = RunInfo(**facts, config=experiment.tree())
+        info = RunInfo(
+            experiment.tree(), experiment.identity("data"), Environment(), started=datetime.now(UTC)
+        )
         metrics = [f"m{i}" for i in range(1200 if wide else 20)]
         rounds = [
             Round(r, 1.0, {name: draw.random() for name in metrics}, up=Traffic({"w": r}))
             for r in range(5)
         ]
-        runs[trial] = Run(info, rounds, Costs(wall_seconds=5.0), datetime.now(UTC))
+        runs[trial] = Run(info, rounds, Costs(wall_seconds=5.0))
     return runs
+
+
+def write_run(folder: RunFolder, run: Run) -> None:
+    """Write the files of a run."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    hashes = {"sha256": "f" * 64, "images_sha256": "d" * 64}
+    writer = RunWriter(folder, run.info, hashes)
+    for done in run.rounds:
+        writer.append(done, run.costs)
+    if run.is_finished:
+        writer.end()
+    writer.close()
 
 
 def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
@@ -112,7 +124,7 @@ def write(home: Path, runs: Mapping[str, Run], name: str, count: int) -> None:
     for trial, run in runs.items():
         folder, now = RunFolder(home / trial), replace(run, rounds=run.rounds[:count])
         if not (folder.has_run and folder.read().done == now.done):
-            folder.write(now)
+            write_run(folder, now)
     best = {"best_objective": 0.5, "trials_finished": 2.0} if has_ended else {}
     parent = TrackedRun(
         name, name, "faults", {"search": "grid"}, {}, "FINISHED" if has_ended else "RUNNING", 1,

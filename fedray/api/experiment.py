@@ -11,7 +11,7 @@ from typing import Any
 from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.result import Result
-from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
+from fedray.api.training import Callback, ExecutorName, begin, executor_for, follow, new_folder
 from fedray.config import (
     Tree,
     is_record,
@@ -23,8 +23,6 @@ from fedray.config import (
 from fedray.errors import UserError
 from fedray.plugins import check_unchanged
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
-from fedray.storage.claim import prove_writable
-from fedray.storage.files import discard_if_empty
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
@@ -109,7 +107,7 @@ class Experiment:
         self,
         out: str | Path | None = None,
         *,
-        executor: ExecutorName = "ray",
+        executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
         resume: bool = False,
@@ -119,7 +117,8 @@ class Experiment:
         Args:
             out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": run clients on workers of a Ray cluster, which is started on this
-                machine if none is running; "serial": run clients in this process. Results are
+                machine if none is running; "serial": run clients in this process. None: "serial"
+                for one worker without a GPU and without $RAY_ADDRESS, else "ray". Results are
                 equal.
             callbacks: functions that are called after every round with a copy of its record.
             track: whether to log to MLflow, as the command does.
@@ -131,8 +130,8 @@ class Experiment:
             CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
-        new = folder if out is None else None
-        with discard_if_empty(new), tracking(folder, track=track) as start:
+        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
+        with tracking(folder, track=track) as start:
             rounds = self._begin(folder, executor, list(callbacks), start)
             with RoundProgress(self._resolved.rounds) as show, closing(rounds):
                 for done in rounds:
@@ -144,7 +143,7 @@ class Experiment:
         self,
         out: str | Path | None = None,
         *,
-        executor: ExecutorName = "ray",
+        executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
         resume: bool = False,
@@ -154,8 +153,8 @@ class Experiment:
         Closing the iterator early stops the run; `resume=True` continues it.
         """
         folder = self._folder(out, resume)
-        new = folder if out is None else None
-        with discard_if_empty(new), tracking(folder, track=track) as start:
+        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
+        with tracking(folder, track=track) as start:
             yield from self._begin(folder, executor, list(callbacks), start)
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
@@ -187,7 +186,6 @@ class Experiment:
         if executor not in ("ray", "serial"):
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
-        prove_writable(RunFolder(out))
         say_line(run_headline(self._resolved, executor))
         rounds = begin(self._resolved, out, executor, began, say_line, say_next)
         if executor == "serial":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from fedray.config import Tree
 from fedray.errors import UserError
 from fedray.storage.metric import HEADLINE
-from fedray.storage.run import Round, Run, Summary
+from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class Result:
         return self.run.is_finished
 
     @property
-    def best(self) -> Summary | None:
+    def best(self) -> Round | None:
         """Return the best round on the images of `report.select`; None without such images."""
         return self.run.best
 
     @property
-    def final(self) -> Summary | None:
+    def final(self) -> Round | None:
         """Return the last evaluated round."""
         return self.run.final
 
@@ -178,9 +178,6 @@ def load(folder: str | Path) -> Result:
     Raises:
         UserError: if the folder contains no run, or a file is damaged.
     """
-    place = Path(folder).expanduser().resolve()
-    if not RunFolder(place).has_run:
-        raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
-    result = Result(place)
+    result = Result(Path(folder).expanduser().resolve())
     _ = result.run  # raise now if a file is damaged
     return result

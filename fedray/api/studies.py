@@ -15,7 +15,7 @@ from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
 from fedray.results.paired import Side
 from fedray.results.record import DATA, TableRecord
-from fedray.storage.files import LOCK, check_name, discard_if_empty, reserve, stamp, write_atomic
+from fedray.storage.files import LOCK, check_name, new_place, write_atomic
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
 from fedray.studies.study import FILE, Study
@@ -68,7 +68,7 @@ class _Study:
         """
         request = self._request
         home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
-        with discard_if_empty(home if out is None else None), self._file_in(home) as name:
+        with self._file_in(home) as name:
             pairs = () if resume else request.pairs
             changes = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
             _, code = carry_out(Request(**{**vars(request), **changes}))
@@ -278,4 +278,4 @@ def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
         return Path(out).expanduser().resolve()
     if resume:
         raise UserError("resume=True continues the study in `out`; pass its folder as `out`")
-    return reserve(below / stamp())
+    return new_place(below)

@@ -5,17 +5,19 @@ The command line and the Python interface both start runs with `begin` and drive
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
+from fedray.storage.files import explain_disk_full, new_place, results_home
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 
@@ -28,10 +30,19 @@ Callback: TypeAlias = Callable[[Round], object]
 """Called after every round with a copy of its record; the return value is ignored."""
 
 
+def executor_for(workers: Any, gpus: Any) -> ExecutorName:
+    """Return the executor of a run for which none is named.
+
+    One worker without a GPU is this process, unless RAY_ADDRESS names a cluster, or this process is
+    connected to Ray.
+    """
+    ray: Any = sys.modules.get("ray")
+    on_ray = os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized())
+    return "serial" if workers == 1 and not gpus and not on_ray else "ray"
+
+
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     """Return the folder of a new run: `out`, or a new one below the results, named by time.
-
-    A new folder is created at once, so that no other process takes the name.
 
     Args:
         name: the name of the experiment.
@@ -39,13 +50,13 @@ def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
         go_on: the argument that resumes a run, for the message; "" on the command line.
 
     Raises:
-        UserError: if the folder contains a run, or cannot be created.
+        UserError: if the folder contains a run.
     """
     if out is None:
-        return reserve(results_home() / "runs" / f"{name}-{stamp()}")
+        return new_place(results_home() / "runs", name)
     out = out.resolve()
     how_to_resume = go_on or f"--resume {shlex.quote(str(out))}"
-    if RunFolder(out).is_taken:
+    if RunFolder(out).has_run:
         raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
     return out
 
@@ -91,13 +102,13 @@ def begin(
     import ray
 
     from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
+    from fedray.runtime.resources import preflight
     from fedray.runtime.server import run_on_ray
 
     if not ray.is_initialized():
         wait("connecting to Ray")
     nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
+    check_storage(out, len(nodes))
     say(preflight(experiment, nodes))
     wait("waiting for the workers, which read images, partition and models")
     return run_on_ray(experiment, out, began)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def command(words: Sequence[str], plugin: Sequence[str]) -> int:
     """Check that a method computes the same numbers however it is executed.
 
-    Runs each METHOD on a few images of digits: twice, with clients in another order, resumed,
-    on Ray, with dropout, and as a subclass with an entry of its own in the server's state. Pass
-    names of methods, or all; keys apply to all methods. Exit code 1: a check failed.
+    Runs each METHOD on a few images of digits: twice, with clients in another order, resumed, on
+    Ray, and with keys that change nothing. Pass names of methods, or all; keys apply to all
+    methods. Exit code 1: a check failed.
     """
     say_next("importing PyTorch")
     from fedray.config import parse_assignments

@@ -18,7 +18,7 @@ from fedray.errors import UserError, printable, shown
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve
-from fedray.storage.files import make_folder, write_json
+from fedray.storage.files import write_json
 
 MOST_CLASSES = 40
 """Maximal number of classes that are printed."""
@@ -197,7 +197,7 @@ def _clients(data: FederatedData) -> str:
 def _draw(out: Path | None, look: Look, data: FederatedData | None) -> None:
     if out is None:
         return
-    make_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     plot_samples(look.samples, look.class_names, out / "samples.png")
     print(f"wrote {out / 'samples.png'}")
     if data is not None:
@@ -208,7 +208,7 @@ def _draw(out: Path | None, look: Look, data: FederatedData | None) -> None:
 def _describe(path: Path | None, look: Look) -> None:
     if path is None:
         return
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, blank(look.class_names))
     print(
         f"wrote {path}: fill in three sentences per class, each on another aspect of its "

@@ -9,7 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,6 @@ from fedray.command import RUN_ERROR, Command
 from fedray.errors import FedrayError, UserError, named
 from fedray.masking import mask
 from fedray.processors import allowed_cpus
-from fedray.storage.cache import cache_bytes
 from fedray.storage.environment import environment, versions
 from fedray.storage.files import cache_folder, results_home
 from fedray.units import size_of
@@ -74,7 +73,7 @@ def findings_of(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[F
     """Yield the results of a check of `what`; a mistake in a user's setting is one, too."""
     try:
         yield from check()
-    except UserError as error:
+    except (UserError, RuntimeError) as error:  # Python finds no home folder
         found, _, cure = str(error).partition("; ")
         yield Finding(what, "missing", found, cure)
 
@@ -104,11 +103,11 @@ def packages() -> Iterator[Finding]:
 def numerics() -> Iterator[Finding]:
     """Report the hardware and libraries that results depend on, as run.json records them."""
     try:
-        env = environment()
+        hardware = environment().hardware
     except Exception:  # PyTorch does not load; `devices` reports the reason
         return
-    yield Finding("system", "ok", env.system)
-    yield Finding("hardware and libraries", "ok", env.hardware)
+    yield Finding("system", "ok", platform.platform())
+    yield Finding("hardware and libraries", "ok", hardware)
 
 
 def devices() -> Iterator[Finding]:
@@ -157,9 +156,7 @@ def folder_findings() -> Iterator[Finding]:
         ("results", results_home(), "FEDRAY_RESULTS"),
         ("cache", cache_folder(), "FEDRAY_CACHE"),
     ):
-        finding = _writable(what, folder, variable)
-        used = f"; holds {size_of(cache_bytes())}" if what == "cache" else ""
-        yield replace(finding, found=f"{finding.found}{used}")
+        yield _writable(what, folder, variable)
     if results_home().is_dir():
         yield from _shared(results_home())
     data = os.environ.get("FEDRAY_DATA")

@@ -16,7 +16,6 @@ from fedray.data.known import KnownSet, known_sets
 from fedray.downloads import NotTheFile, Unreachable, check_disk_space, fetch, fetch_hub, unpack
 from fedray.errors import UserError, nearest
 from fedray.origins import OriginFile
-from fedray.storage.files import cannot_write, expanded
 from fedray.units import size_of
 from fedray.weights import KnownWeights, hub_cache, known_weights
 
@@ -63,7 +62,7 @@ def data_home() -> Path:
     chosen = os.environ.get("FEDRAY_DATA")
     if not chosen:
         raise UserError("FEDRAY_DATA is not set; set it to the folder that holds your data sets")
-    return expanded(chosen, "FEDRAY_DATA").resolve()
+    return Path(chosen).expanduser().resolve()
 
 
 # --- weights --------------------------------------------------------------------------------------
@@ -114,8 +113,6 @@ def get_set(known: KnownSet, home: Path) -> None:
         lock.acquire(timeout=0)
     except Timeout:
         raise UserError(f"{stage} belongs to another fedray get that is still running") from None
-    except OSError as error:
-        raise cannot_write(stage, error) from None
     with lock:
         _introduce(known.name, known.title, known.origin.page, known.origin.licence)
         content = stage / "content"

@@ -18,7 +18,7 @@ from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown
 from fedray.plugins import Plugin
 from fedray.shipped import FOLDERS, files, names
-from fedray.storage.files import make_folder, write_atomic
+from fedray.storage.files import write_atomic
 
 COMMANDS = {"experiments": "run", "sweeps": "sweep", "tables": "table"}
 """The subcommand that runs a file of each kind."""
@@ -112,7 +112,7 @@ def cp(words: Sequence[str]) -> None:
     kinds, args = _split(words)
     kind, source = find_shipped(args[0], kinds)
     dest = destination(PATH.convert(args[1] if len(args) > 1 else ".", None, None), source)
-    make_folder(dest.parent)
+    dest.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(dest, shipped_text(kind, source))
     print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
 

@@ -91,10 +91,10 @@ def text_lines(
 
     Dense models give the classes with the largest shares of pixels instead.
     """
-    facts, client = model.owner.facts, _owner_id(model)
+    owner, client = model.owner, _owner_id(model)
     name = "the model that all clients share" if client is None else f"the model of client {client}"
-    selection = f", {facts.chosen}" if facts.chosen else ""
-    yield f"{name}, round {facts.round}{selection}; {model.preprocessing}"
+    selection = f", {owner.chosen}" if owner.chosen else ""
+    yield f"{name}, round {owner.round}{selection}; {model.preprocessing}"
     width = max(len(str(path)) for path in paths)
     results = zip(paths, predictions.probabilities, predictions.labels, strict=True)
     for path, shares, label in results:

@@ -35,7 +35,7 @@ from fedray.results.pages.report import (
     write_partitions,
 )
 from fedray.results.pages.terminal import print_sections
-from fedray.storage.files import make_folder, write_atomic
+from fedray.storage.files import write_atomic
 from fedray.storage.metric import HEADLINE, Select
 
 TABLES = ("md", "csv", "tex")
@@ -160,11 +160,11 @@ def command(
     files: list[Path] = []
     for out in outs or [default_folder(folders)]:
         if is_file(out):
-            make_folder(out.parent)
+            out.parent.mkdir(parents=True, exist_ok=True)
             write_file(report, out, style)
             files.append(out)
         else:
-            make_folder(out)
+            out.mkdir(parents=True, exist_ok=True)
             files += write_folder(report, out, style)
     print("wrote " + "\n      ".join(map(str, files)))
 

@@ -18,7 +18,7 @@ import click
 from fedray import shipped
 from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
-from fedray.api.training import ExecutorName, begin, follow, new_folder
+from fedray.api.training import ExecutorName, begin, executor_for, follow, new_folder
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
@@ -32,12 +32,11 @@ from fedray.command import (
     say_job,
     say_stopped,
 )
-from fedray.config import Experiment, parse_assignments, read_chain
+from fedray.config import Experiment, override, parse_assignments, read_chain, read_experiment
 from fedray.errors import CodeError, RunFailed, UserError
 from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
-from fedray.storage.claim import prove_writable
-from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
+from fedray.storage.files import new_place, results_home
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
 
@@ -49,7 +48,7 @@ class RunRequest:
     Attributes:
         experiment: a shipped name or a file.
         keys: assignments `key=value`.
-        executor: "ray" or "serial".
+        executor: "ray" or "serial"; None before the keys are known.
         out: a new folder for the results.
         resume: the folder of a run to continue.
         no_track: True if nothing is logged to MLflow.
@@ -59,7 +58,7 @@ class RunRequest:
 
     experiment: str | None
     keys: Sequence[str]
-    executor: ExecutorName
+    executor: ExecutorName | None
     out: Path | None
     resume: Path | None
     no_track: bool
@@ -77,9 +76,8 @@ class RunRequest:
 @click.option(
     "--executor",
     type=click.Choice(["ray", "serial"]),
-    default="ray",
-    show_default=True,
-    help="Run clients on Ray workers or in this process; results are equal.",
+    help="Run clients on Ray workers or in this process; results are equal. Default: serial for "
+    "workers=1 without a GPU and without RAY_ADDRESS, else ray.",
 )
 @click.option("--out", type=PATH, help="New folder for the results.")
 @click.option("--resume", type=PATH, help="Continue the run in this folder.")
@@ -98,6 +96,7 @@ def command(**words: Any) -> int:
     what = request.experiment or request.resume or "the experiment"
     seeds, assignments = several_seeds(request.keys)
     check_command_line(request, seeds, assignments)  # before Ray starts
+    request = replace(request, executor=request.executor or usual_executor(request, assignments))
     needs_ray = request.executor == "ray" and not is_over(request)
     if needs_ray and is_program() and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
@@ -129,6 +128,15 @@ def check_command_line(
         new_folder("", request.out)
 
 
+def usual_executor(request: RunRequest, assignments: Sequence[str]) -> ExecutorName:
+    """Return the executor for the keys of the experiment and the command line."""
+    of_run = request.resume and RunFolder(request.resume).head
+    name = request.experiment or (of_run if of_run and of_run.is_file() else None)
+    tree = read_experiment(str(name)) if name else {}
+    tree = override(tree, parse_assignments(assignments))
+    return executor_for(tree.get("workers"), tree.get("gpus"))
+
+
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
     """Run one seed after the other, each in its own subfolder; return the exit code.
 
@@ -144,9 +152,9 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
         raise UserError("--out and --resume both name the runs' folder; pass only one of them")
     home = folder_of(request, Path(request.experiment).stem)
     among = [request.experiment, *assignments, f"seed={','.join(map(str, seeds))}"]
-    if RunFolder(home).is_taken:
+    if RunFolder(home).has_run:
         raise UserError(f"{home} contains a single run; pass another folder for several seeds")
-    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
+    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).has_run]
     if taken and not request.resume:
         raise UserError(
             f"{taken[0]} already holds a run; go on with --resume {shlex.quote(str(home))}"
@@ -163,8 +171,7 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
             resume=out if resumes else None,
         )
         try:
-            with discard_if_empty(None if request.resume or request.out else home):
-                one_run(one_request)
+            one_run(one_request)
         except CodeError as error:
             failed.append(seed)
             print(f"seed {seed} failed: {error}", file=sys.stderr, flush=True)
@@ -178,31 +185,26 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
 
 
 def folder_of(request: RunRequest, name: str) -> Path:
-    """Return the folder of `--out` or `--resume`, or create a new one below the results.
-
-    Raises:
-        UserError: if the folder cannot be created.
-    """
+    """Return the folder of `--out` or `--resume`, or a new one below the results."""
     folder = request.resume or request.out
-    return folder.resolve() if folder else reserve(results_home() / "runs" / f"{name}-{stamp()}")
+    return folder.resolve() if folder else new_place(results_home() / "runs", name)
 
 
 def one_run(request: RunRequest) -> Path:
     """Run the experiment of the command line, print its result, and return its folder."""
-    began = time.time()
+    began, executor = time.time(), request.executor
+    assert executor is not None
     experiment, out = resolve_request(request)
-    with discard_if_empty(None if request.resume or request.out else out):
-        prove_writable(RunFolder(out))
-        if request.resume:
-            warn_if_from_start(RunFolder(out))
-        print(run_headline(experiment, request.executor), flush=True)
-        say_job()
-        with tracking(out, track=not request.no_track) as start_tracking:
-            if is_over(request):
-                confirm_finished(experiment, out, began)
-            else:
-                drive(request, experiment, out, began, start_tracking)
-            print_summary(out, request.executor)
+    if request.resume:
+        warn_if_from_start(RunFolder(out))
+    print(run_headline(experiment, executor), flush=True)
+    say_job()
+    with tracking(out, track=not request.no_track) as start_tracking:
+        if is_over(request):
+            confirm_finished(experiment, out, began)
+        else:
+            drive(request, experiment, out, began, start_tracking)
+        print_summary(out, executor)
     return out
 
 
@@ -271,13 +273,14 @@ def drive(
     Raises:
         KeyboardInterrupt: if the run is stopped; the command that resumes it has been printed.
     """
-    hint = resume_hint(out, request, experiment)
+    hint, executor = resume_hint(out, request, experiment), request.executor
+    assert executor is not None
 
     def stopped(stop: KeyboardInterrupt) -> None:
         say_stopped(stop, hint())
 
-    rounds = begin(experiment, out, request.executor, began, say_line, say_next)  # claims it
-    if request.executor == "serial":
+    rounds = begin(experiment, out, executor, began, say_line, say_next)  # claims it
+    if executor == "serial":
         start_tracking()  # with Ray, all CPUs are busy until the first round
     follows = follow(out, rounds, start_tracking=start_tracking, stopped=stopped)
     try:
@@ -291,7 +294,7 @@ def drive(
 
 def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Callable[[], str]:
     """Return a function that returns how to resume a stopped run, or why it cannot be resumed."""
-    flags = [] if request.executor == "ray" else ["--executor", request.executor]
+    flags = ["--executor", "serial"] if request.executor == "serial" else []
     flags += ["--no-track"] if request.no_track else []
     if request.among:
         flags += [word for plugin in request.plugin for word in ("--plugin", plugin)]

@@ -20,7 +20,7 @@ from fedray.errors import UserError
 from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.results.record import DATA, Measured, TableRecord
 from fedray.storage.environment import Environment
-from fedray.storage.files import reserve, results_home, stamp
+from fedray.storage.files import new_place, results_home
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 
@@ -36,8 +36,7 @@ class RecordedRun:
         name: the name in the output.
         experiment: the experiment that was run.
         round: the last round that is compared.
-        environment: the environment of the run; a table records only its versions.
-        hardware: see `Environment.hardware`; "" if it was not recorded.
+        environment: the environment of the run.
         compare: returns how a new run differs: in its numbers, and in its inputs.
     """
 
@@ -45,7 +44,6 @@ class RecordedRun:
     experiment: Experiment
     round: int
     environment: Environment
-    hardware: str
     compare: Callable[[Run], tuple[list[Gap], list[str]]]
 
 
@@ -104,8 +102,7 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
     def compare(now: Run) -> tuple[list[Gap], list[str]]:
         return gaps(run, now), input_changes(run.info, now.info)
 
-    hardware = environment.hardware
-    return [RecordedRun(str(folder), experiment, run.done, environment, hardware, compare)]
+    return [RecordedRun(str(folder), experiment, run.done, environment, compare)]
 
 
 def runs_of_table(record: TableRecord) -> Iterator[RecordedRun]:
@@ -119,8 +116,7 @@ def runs_of_table(record: TableRecord) -> Iterator[RecordedRun]:
                 name=f"{cell.place}, seed {seed}",
                 experiment=plan.experiment_of(cell.place, cell.choices[seed], "report", seed),
                 round=run.round,
-                environment=Environment(run.versions),
-                hardware=run.hardware,
+                environment=Environment(run.versions, run.hardware),
                 compare=partial(_compare_published, run, plan.chosen_by(cell.row)),
             )
 
@@ -139,7 +135,7 @@ def rerun(recorded: RecordedRun) -> tuple[Verdict, Path | None]:
     """Repeat a run; return the verdict, and the new run's folder unless the runs are equal."""
     from fedray.api.training import begin, follow
 
-    home = reserve(results_home() / "verify" / f"{recorded.experiment.name}-{stamp()}")
+    home = new_place(results_home() / "verify", recorded.experiment.name)
     rounds = begin(recorded.experiment, home, "serial", time.time(), lambda line: None)
     with closing(follow(home, rounds)) as done:
         for round_ in done:
@@ -147,9 +143,7 @@ def rerun(recorded: RecordedRun) -> tuple[Verdict, Path | None]:
                 break
     now = RunFolder(home).read()
     differences, inputs = recorded.compare(now)
-    environment = now.info.environment
-    changes = recorded.environment.changes(environment)
-    result = verdict(differences, inputs, recorded.hardware, changes, environment.hardware)
+    result = verdict(differences, inputs, recorded.environment, now.info.environment)
     if differences or inputs:
         return result, home
     rmtree(home)

@@ -234,12 +234,10 @@ class FaultConfig(Frozen):
     drop: float = Field(0.0, ge=0, le=1)
     """Probability that a participant does not reply and counts as absent."""
     max_failures: Annotated[int, EXECUTION] = Field(3, ge=0, le=1_000_000)
-    """Consecutive deaths of a process that a run survives: of a worker during one client's step, of
-    a server or a trial without a new round. A lost node counts as a death of its processes."""
+    """Times that Ray restarts the server or a worker before the run ends; for a trial of a study,
+    times in a row without a new round. A lost node counts as a death of its processes."""
     start_timeout_s: Annotated[float, EXECUTION] = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker that lacks resources or cannot be reached, before the run ends.
-    If another worker is available the run continues; at its start it waits at most 30 seconds for
-    the others."""
+    """Seconds in which the server, and then all workers, must have started."""
 
 
 class JoinConfig(Frozen):

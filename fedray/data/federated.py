@@ -184,6 +184,8 @@ class FederatedData:
             "source": self.images.source,
             "images_sha256": self.images.sha256,
             "images": len(self.images),
+            "image": list(self.images.shape),
+            "base": self.base,
             "class_names": list(self.class_names),
             **self._clients(),
             **({"later": self._later()} if self.later else {}),

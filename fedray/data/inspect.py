@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedray.data.decoding import (
     AS_STORED,
     ReadOptions,
     Thumbnail,
-    sizes_differ,
     stored_size,
     thumbnail,
     transparency_note,
@@ -38,8 +36,6 @@ THUMBNAIL = 48
 """Width and height of a sample, in pixels."""
 SAMPLES = 8
 """Samples that are kept per class."""
-_COMPARED = 200
-"""Number of images whose sizes are compared before a run."""
 FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
 """The sources of folders of images without masks and lists."""
 _NAMED = 3
@@ -209,30 +205,6 @@ def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
         content if isinstance(content, bytes) else np.asarray(content).tobytes()
     )
     return digest.hexdigest(), stored_size(content, where), thumbnail(content, where, THUMBNAIL)
-
-
-def check_sizes(root: Path, source: str) -> None:
-    """Refuse images of several sizes before a run decodes them all, by comparing a few hundred.
-
-    The images are spread over all files; for parquet, they are the first ones. Only the sources of
-    `source_for` are checked, and other defects are ignored here, because decoding reports them.
-
-    Raises:
-        UserError: with the two sizes and the key to set.
-    """
-    if source not in FOLDER_SOURCES:
-        return
-    sizes: dict[tuple[int, int], str] = {}
-    with suppress(UserError, OSError):
-        rows = sources.get(source)().listing(root, AS_STORED).rows
-        candidates = list(rows if source != "parquet" else islice(rows, _COMPARED))
-        for row in candidates[:: max(1, len(candidates) // _COMPARED)]:
-            sizes.setdefault(stored_size(row.image, row.name(root)), row.name(root))
-            if len(sizes) > 1:
-                break
-    if len(sizes) > 1:
-        first, other = sizes
-        raise UserError(sizes_differ(sizes[other], other, first))
 
 
 def _class_problems(look: Look, split: str | None) -> Iterator[str]:

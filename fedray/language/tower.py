@@ -13,16 +13,10 @@ from torch import Tensor
 from fedray.errors import UserError
 from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
-from fedray.language.encoders.bert_blocks import TowerPart
-from fedray.language.passes import Continued, Graph, Pass, Passes, prompts_key
-from fedray.language.prototypes import activations, mean_of_texts, room, text_prototypes
+from fedray.language.encoders.base import TowerPart
+from fedray.language.prototypes import mean_of_texts, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.language.trainable import PREFIX
-
-PASS_KEPT = 1 << 30
-"""Maximal bytes of activations that passes keep from one server step to the next.
-
-Never more than a quarter of the free memory. MiniLM needs 724 MiB for 300 texts of CIFAR-100."""
 
 
 class TextTower:
@@ -58,7 +52,6 @@ class TextTower:
         self.device = device
         self._encoder: TextEncoder | None = None
         self._frozen: Tensor | None = None
-        self._passes = Passes()
 
     @property
     def encoder_name(self) -> str:
@@ -183,35 +176,3 @@ class TextTower:
             ).flatten()
             tokens, embeddings, prompts = tokens[texts], embeddings[texts], prompts[classes]
         return text_prototypes(encoder, tokens, embeddings, prompts, self.k, past_text=past_text)
-
-    def prototypes_before(self, prompts: Tensor, past_text: bool = False) -> Tensor:
-        """Return text prototypes of all classes without gradients, before prompts are trained.
-
-        The next `prototypes_again` of the same prompts reuses this pass, if the activations of all
-        waiting passes take at most `PASS_KEPT` bytes. Several passes wait if runs train in lockstep
-        in one process. Arguments as in `prototypes`.
-        """
-        key = prompts_key(prompts, past_text)
-        cached = self._passes.find(key)
-        if cached is None:
-            size, most = (
-                activations(self._token_encoder, self._tokens),
-                room(PASS_KEPT, self.device),
-            )
-            if size > most:
-                with torch.no_grad():
-                    cached = Pass(self.prototypes(prompts, past_text))
-            else:
-                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, past_text))
-                cached = Pass(graph.output, graph, size)
-            self._passes.keep(key, cached, most)
-        return cached.output.clone()
-
-    def prototypes_again(self, prompts: Tensor, past_text: bool = False) -> Tensor:
-        """Return `prototypes` of all classes; reuse the pass of `prototypes_before` if cached."""
-        cached = self._passes.find(prompts_key(prompts, past_text))
-        graph = None if cached is None else cached.take()
-        if graph is None:
-            return self.prototypes(prompts, past_text)
-        output: Tensor = Continued.apply(prompts, graph)
-        return output

@@ -8,11 +8,17 @@ rows have no gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from fedray.language.encoders.bert_blocks import Bert, TowerShape
+from fedray.language.encoders.base import TowerShape
+from fedray.language.encoders.bert import WORDS, attended, pooled
+from fedray.language.encoders.kernels import same_bits
 from fedray.language.prototypes import mean_of_texts
 
 PREFIX = "text."
@@ -34,5 +40,54 @@ def class_embeddings(
         shape: see `TowerShape`.
     """
     named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    features = Bert(named, shape, trained=True).read_from(start, mask)
-    return F.normalize(mean_of_texts(F.normalize(features, dim=1), shape.k), dim=1)
+    features = F.normalize(text_features(named, start, mask, shape), dim=1)
+    return F.normalize(mean_of_texts(features, shape.k), dim=1)
+
+
+def text_features(
+    named: Mapping[str, Tensor], start: Tensor, mask: Tensor, shape: TowerShape
+) -> Tensor:
+    """Return the outputs [T, d] of a `TowerPart`, differentiable in its tensors."""
+    layers = {name.split(".")[2] for name in named if name.startswith("encoder.layer.")}
+    inner, width = named["encoder.layer.0.intermediate.dense.weight"].shape
+    bert = _bert(len(layers), width, inner, shape)
+    with same_bits(start.device):
+        hidden = start
+        if WORDS in named:
+            hidden = _run(
+                bert, "embeddings.", named, inputs_embeds=F.embedding(start, named[WORDS])
+            )
+        hidden = _run(bert, "encoder.", named, hidden, attended(mask, hidden)).last_hidden_state
+    features = pooled(hidden, mask, shape.mean)
+    if "projection.weight" not in named:
+        return features
+    return F.linear(features, named["projection.weight"], named["projection.bias"])
+
+
+def _run(
+    bert: nn.Module, part: str, named: Mapping[str, Tensor], *args: Tensor, **kwargs: Tensor
+) -> Any:
+    """Run a part of a BERT with these tensors for its own."""
+    own = {name.removeprefix(part): t for name, t in named.items() if name.startswith(part)}
+    return functional_call(bert.get_submodule(part.rstrip(".")), own, args, kwargs)
+
+
+@lru_cache(maxsize=4)
+def _bert(layers: int, width: int, inner: int, shape: TowerShape) -> nn.Module:
+    """Return a BERT of these sizes, whose weights are always replaced."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=1,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=inner,
+        hidden_act=shape.activation,
+        layer_norm_eps=shape.eps,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        bert: nn.Module = BertModel(config, add_pooling_layer=False)
+    return bert

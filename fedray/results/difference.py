@@ -8,6 +8,7 @@ from typing import Any
 
 from fedray.config import flatten, version_changes
 from fedray.results.labels import show_value
+from fedray.storage.environment import Environment
 from fedray.storage.run import Run, RunInfo
 
 BOUND = 0.02
@@ -116,29 +117,22 @@ class Verdict:
 
 
 def verdict(
-    differences: Sequence[Gap],
-    inputs: Sequence[str],
-    hardware: str,
-    changes: Sequence[str],
-    current_hardware: str,
+    differences: Sequence[Gap], inputs: Sequence[str], then: Environment, now: Environment
 ) -> Verdict:
     """Judge whether a repeated run reproduces the first one.
 
     Args:
         differences: differences between the rounds, from `gaps`.
         inputs: differences between the inputs, from `input_changes`.
-        hardware: hardware of the first run, see `Environment.hardware`; empty if not recorded.
-        changes: changes of the environment.
-        current_hardware: hardware of the second run.
+        then: the environment of the first run.
+        now: the environment of the second run.
     """
     if not differences and not inputs:
         return Verdict(True, ["equal bit for bit"])
-    is_other = hardware != current_hardware
-    hardware_lines = [
-        f"made on {hardware or 'hardware that was not recorded'}",
-        f"here on {current_hardware}",
-    ]
-    environment = [*(hardware_lines if is_other else []), *changes]
+    is_other = then.hardware != now.hardware
+    environment = then.changes(now)
+    if is_other and not then.hardware:
+        environment.append(f"made on hardware that was not recorded, here on {now.hardware}")
     if inputs:
         return Verdict(False, [f"different: {inputs[0]}", *inputs[1:], *environment])
     largest = max(differences, key=lambda gap: gap.size)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from platform import node
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +41,6 @@ from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.devices import check_speed
 from fedray.runtime.models import ModelProvider, feature_width, model_provider
-from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -84,27 +81,6 @@ class Assembly:
     def files(self) -> dict[str, str]:
         """Return content hashes of the files that the experiment names, by key."""
         return {key: content_of(path) for key, path in files_of(self.experiment).items()}
-
-    @cached_property
-    def contents(self) -> dict[str, str]:
-        """Return content hashes of the images and labels, as "data.root", and of `files`."""
-        return {"data.root": self.data.images.sha256, **self.files}
-
-    def check_contents(self, expected: Sequence[tuple[str, str]]) -> None:
-        """Refuse images, labels and files that differ from those of the process that sends steps.
-
-        A file that this node lacks is reported by the code that reads it.
-
-        Args:
-            expected: keys and content hashes, as in `contents`.
-        """
-        paths = {"data.root": self.experiment.data.root, **files_of(self.experiment)}
-        for key, content in expected:
-            if (found := self.contents[key]) not in ("", content):
-                raise UserError(
-                    f"{key}={paths[key]} on {node()} has the content hash {found[:12]}, expected "
-                    f"{content[:12]}; replace it by the copy that the other nodes read"
-                )
 
     @cached_property
     def models(self) -> ModelProvider:
@@ -191,16 +167,19 @@ class Assembly:
         return frozenset().union(*map(buffer_names, models))
 
     def _privacy(self) -> Privacy | None:
-        """Return the experiment's privacy; noise would move layers that a network freezes."""
-        privacy = privacy_of(self.experiment)
-        if privacy is not None and privacy.noise_multiplier:
-            for architecture in dict.fromkeys(self.models.architectures):
-                if frozen_parameters(self.models.empty(architecture)):
-                    raise UserError(
-                        f"privacy.mode={privacy.mode} adds noise to all weights, also to those "
-                        f"that {architecture} freezes; set privacy.mode=none, or train all layers"
-                    )
-        return None if privacy is None else replace(privacy, statistics=self._statistics)
+        """Return the clipping and noise; noise would move layers that a network freezes."""
+        keys, models = self.experiment.privacy, self.models
+        if keys.mode == "none":
+            return None
+        for architecture in dict.fromkeys(models.architectures) if keys.noise_multiplier else ():
+            if frozen_parameters(models.empty(architecture)):
+                raise UserError(
+                    f"privacy.mode={keys.mode} adds noise to all weights, also to those that "
+                    f"{architecture} freezes; set privacy.mode=none, or train all layers"
+                )
+        assert keys.clip_norm is not None
+        noise, seed = keys.noise_multiplier, self.experiment.seed
+        return Privacy(keys.mode, keys.clip_norm, noise, seed, self._statistics)
 
     @cached_property
     def plan(self) -> Plan:

@@ -1,21 +1,28 @@
-"""Connect to a Ray cluster or start a local Ray, and decide where the server runs."""
+"""Connect to a Ray cluster or start a local Ray, and notice that Ray has died."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    WorkerCrashedError,
+)
 
 from fedray.command import signals_deferred
-from fedray.errors import FedrayError, UserError
+from fedray.errors import FedrayError, RayDied, UserError, one_line
 from fedray.processors import allowed_cpus
 
 QUIET = {
@@ -26,6 +33,11 @@ QUIET = {
     "RAY_enable_metrics_collection": "0",  # it opens a port that needs no token
 }
 ANSWER_SECONDS = 4.0
+LOOK_SECONDS = 2.0
+TRIES = 3
+"""Failed connections, a second apart, after which a process counts as dead."""
+LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
+"""Errors of a call whose process, node or result is lost or cannot be reached."""
 
 
 def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
@@ -43,29 +55,29 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
-    if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS") or "local"
-        options: dict[str, Any] = {"address": address}
-        if address == "local":
-            options |= {
-                "num_cpus": num_cpus or allowed_cpus(),  # Ray does not see an affinity
-                "num_gpus": _other_gpus() if num_gpus is None else num_gpus,
-                "include_dashboard": False,
-                "_node_ip_address": "127.0.0.1",
-            }
-        elif address != "auto" and not answers(address):
-            raise UserError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it there")
-        try:
-            with signals_deferred():
-                ray.init(**options, logging_level=logging.ERROR)
-        except Exception as error:  # Ray has no error class for a failed start
-            cause = str(error).strip().partition("\n")[0] or type(error).__name__
-            if address != "local":
-                raise UserError(f"Ray cannot join RAY_ADDRESS={address} ({cause})") from error
-            raise FedrayError(
-                f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
-                "run a single experiment without Ray: --executor serial"
-            ) from error
+    if ray.is_initialized():
+        return nodes()
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"address": address}
+    if address == "local":
+        options |= {
+            "num_cpus": num_cpus or allowed_cpus(),  # Ray does not see an affinity
+            "num_gpus": _other_gpus() if num_gpus is None else num_gpus,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+    elif address != "auto" and not answers(address):
+        raise UserError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it there")
+    try:
+        with signals_deferred():
+            ray.init(**options, logging_level=logging.ERROR)
+    except Exception as error:  # Ray has no error class for a failed start
+        if address != "local":
+            raise UserError(f"Ray cannot join RAY_ADDRESS={address} ({cause_of(error)})") from error
+        raise FedrayError(
+            f"Ray cannot start on this machine ({cause_of(error)}); try again when it is less "
+            "busy, or run a single experiment without Ray: --executor serial"
+        ) from error
     return nodes()
 
 
@@ -100,58 +112,73 @@ def nodes() -> list[dict[str, float]]:
     ]
 
 
-def driver_placement(bundle: Mapping[str, float]) -> Any:
-    """Return the scheduling strategy that places the server on the driver's node.
-
-    If the server's bundle does not fit on that node, for example for lack of a GPU, Ray chooses
-    another one.
-    """
-    if not _fits_driver(bundle):
-        return "DEFAULT"
-    node_id = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(node_id, soft=False)
-
-
-def _fits_driver(bundle: Mapping[str, float]) -> bool:
-    resources = _driver_resources()
-    return all(resources.get(kind, 0.0) >= share for kind, share in bundle.items())
-
-
-def _driver_resources() -> dict[str, float]:
-    node_id = ray.get_runtime_context().get_node_id()
-    return next(dict(node["Resources"]) for node in ray.nodes() if node["NodeID"] == node_id)
-
-
-def is_shared() -> bool:
-    """Return True if FEDRAY_RESULTS names a folder; all nodes are then assumed to share it."""
-    return bool(os.environ.get("FEDRAY_RESULTS"))
-
-
-def drivers_node() -> str | None:
-    """Return the resource that binds a trial to the driver's node, where results are written.
-
-    None if all nodes share the results folder, or if there is only one node.
-    """
-    if is_shared() or len(nodes()) == 1:
-        return None
-    names = [name for name in _driver_resources() if name.startswith("node:")]
-    return next(name for name in names if name != "node:__internal_head__")
-
-
-def check_storage(folder: Path, count: int, server: Mapping[str, float] | None = None) -> None:
-    """Refuse to write results to the local disk of a node other than the driver's.
+def check_storage(folder: Path, count: int) -> None:
+    """Refuse to write results and states to the local disk of one of several nodes.
 
     Args:
         folder: the results folder.
         count: the number of nodes.
-        server: the bundle of the server that writes the results; None if any node may write them.
 
     Raises:
-        UserError: if the cluster has several nodes, FEDRAY_RESULTS names no shared folder, and the
-            server does not fit on the driver's node.
+        UserError: if the cluster has several nodes, and FEDRAY_RESULTS does not name a folder,
+            which all nodes are then assumed to share.
     """
-    if count > 1 and not is_shared() and (server is None or not _fits_driver(server)):
+    if count > 1 and not os.environ.get("FEDRAY_RESULTS"):
         raise UserError(
             f"the cluster has {count} nodes and results would go to {folder}, one node's own disk; "
             "set FEDRAY_RESULTS to a folder that all nodes share, for example /shared/results"
         )
+
+
+def cause_of(error: Exception) -> str:
+    """Return the first line of a message of Ray."""
+    return one_line(str(error).strip().partition("\n")[0] or type(error).__name__)
+
+
+class Liveness:
+    """Watches, from the driver, the head of the connected cluster and Ray on the driver's node.
+
+    Ray waits a minute for a killed head, and then aborts the process; for a killed node it waits
+    until another one has room. But a killed process no longer listens at its port.
+    """
+
+    def __init__(self) -> None:
+        context = ray.get_runtime_context()
+        (node,) = [one for one in ray.nodes() if one["NodeID"] == context.get_node_id()]
+        self._addresses = {
+            f"the head of Ray ({context.gcs_address}) has died": context.gcs_address,
+            "Ray on this machine has died (its raylet was killed, perhaps for lack of memory)": (
+                f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            ),
+        }
+        self._checked = time.monotonic()
+
+    def wait(self, ref: Any, seconds: float = math.inf) -> bool:
+        """Wait until a reference is ready; return False after `seconds` without it.
+
+        Raises:
+            RayDied: if Ray dies.
+        """
+        end = time.monotonic() + seconds
+        while not (is_ready := bool(ray.wait([ref], timeout=LOOK_SECONDS)[0])):
+            self.look()
+            if time.monotonic() > end:
+                break
+        self.look()
+        return is_ready
+
+    def look(self) -> None:
+        """Check Ray as `check` does, unless that was done a moment ago."""
+        if time.monotonic() - self._checked >= LOOK_SECONDS:
+            self.check()
+
+    def check(self) -> None:
+        """Raise a `RayDied` if Ray does not answer for some seconds."""
+        for sentence, address in self._addresses.items():
+            for _ in range(TRIES):
+                if answers(address):
+                    break
+                time.sleep(1.0)
+            else:
+                raise RayDied(sentence)
+        self._checked = time.monotonic()

@@ -163,7 +163,7 @@ class BackboneModels(ModelProvider):
         group = experiment.model.group
         self.architectures = assign_architectures(group, experiment.data.clients)
         self.dense = is_dense(group)
-        channels, image_size, image_width = data.images.shape
+        channels, image_size, _ = data.images.shape
         self._shape: dict[str, Any] = {
             "channels": channels,
             "image_size": image_size,
@@ -177,23 +177,6 @@ class BackboneModels(ModelProvider):
                 width = own_width(architecture, channels=channels, image_size=image_size)
                 _log_adapter(architecture, width, algorithm.setting.feature_dim)
         self._with_auxiliary = algorithm if isinstance(algorithm, AuxiliaryMethod) else None
-        if image_width != image_size:
-            self._check_oblong(image_size, image_width)
-
-    def _check_oblong(self, height: int, width: int) -> None:
-        """Refuse oblong images if a network takes square images only."""
-        image = torch.zeros(1, self._shape["channels"], height, width)
-        for architecture in dict.fromkeys(self.architectures):
-            model = self.empty(architecture).eval()
-            try:
-                with torch.no_grad():
-                    model(Pixels.of(image))
-            except RuntimeError:
-                raise UserError(
-                    f"the images have {width}x{height} pixels, but {architecture} (of model.group="
-                    f"{self._experiment.model.group}) needs square ones; set data.image_size, for "
-                    f"example data.image_size={min(height, width)}"
-                ) from None
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random weights; with `model.pretrained`, pre-trained layers where they fit."""

@@ -1,26 +1,25 @@
-"""Ray execution: a few workers run the steps of any number of virtual clients.
+"""Ray execution: client actors, called workers, each play any number of clients.
 
-A client is an id, its images and a state, which the caller holds. Each worker gets its clients of
-an exchange in one call, which Ray repeats if the worker is lost: steps are pure functions.
-
-States are files in a folder that all nodes see. A worker gets the names of its clients' files, and
-writes their next states as one file, whose name it returns.
+A client is an id, its images and a state. A worker gets its clients of an exchange in one call,
+which Ray repeats if the worker is lost: steps are pure functions. States are files in a folder that
+all nodes see; a worker writes the next states of its clients as one file, whose name it returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from platform import node
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ray
 import torch
 
 from fedray.config import received_experiment
 from fedray.core import ClientState, Downlinks, Sums, Total
+from fedray.errors import UserError
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
@@ -47,20 +46,9 @@ CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""
 INLINED = 100_000
 """Largest download, in bytes, that travels within the call, as Ray sends such arguments."""
-MOST_RUNTIMES = 64
-"""Experiments whose objects a worker caches; a trial has one experiment per seed."""
 
-
-class Sent(NamedTuple):
-    """A call that has been sent to a worker."""
-
-    groups: Sequence[Sequence[int]]
-    ref: Any
-
-    @property
-    def clients(self) -> list[int]:
-        """Return the client ids, group after group."""
-        return [*chain.from_iterable(self.groups)]
+Groups: TypeAlias = Sequence[Sequence[int]]
+"""Clients in groups that are tested or trained together."""
 
 
 class RayExecutor:
@@ -83,15 +71,16 @@ class RayExecutor:
         """Run a step for every key of `down`; see `federation.Executor`."""
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
         groups = groups_of_step(self._assembly, name, down)
-        for call in self._send(task, name, round_, groups, down):
-            answers, written, total, used = self._pool.answer(call.ref)
+        for share, ref in self._send(task, name, round_, groups, down):
+            answers, written, total, used = self._pool.answer(ref)
             self.device_bytes = max(self.device_bytes, used)
-            answered = dict(zip(call.clients, answers, strict=True))
+            clients = [*chain.from_iterable(share)]
+            answered = dict(zip(clients, answers, strict=True))
             if written is not None:
                 self.states.add(written)
             self._update_rates(round_, answered)
             replies |= answered
-            blocks[call.clients[0]] = total, len(call.clients)
+            blocks[clients[0]] = total, len(clients)
         sums = Sums(len(down))
         if task == "sum":
             for _, (total, size) in sorted(blocks.items()):
@@ -108,10 +97,10 @@ class RayExecutor:
             firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
             return self._runtime.test(name, round_, groups, firsts)
         clients, parts = list[Sequence[int]](), list[Counts]()
-        for call in self._send("test", name, round_, groups, down):
-            counts, used = self._pool.answer(call.ref)
+        for share, ref in self._send("test", name, round_, groups, down):
+            counts, used = self._pool.answer(ref)
             self.device_bytes = max(self.device_bytes, used)
-            clients.append(sorted(call.clients))
+            clients.append(sorted(chain.from_iterable(share)))
             parts.append(counts)
         return by_client(clients, parts)
 
@@ -140,68 +129,45 @@ class RayExecutor:
     def close(self) -> None:
         """Free the states; the caller closes the pool."""
         self.states.close()
-        self._pool.forget(self._experiment)
 
     def _send(
-        self,
-        task: Task | Literal["test"],
-        name: str,
-        round_: int,
-        groups: Sequence[Sequence[int]],
-        down: Downlinks,
-    ) -> list[Sent]:
-        """Divide clients among the workers, and call these."""
+        self, task: Task | Literal["test"], name: str, round_: int, groups: Groups, down: Downlinks
+    ) -> list[tuple[Groups, Any]]:
+        """Divide clients among the workers, and call these; return groups and answers."""
         workers, images = self._pool.ready(), self._images(round_)
-        downloads = _put_once(down)
+        downloads, positions = _put_once(down)
         places = self.states.places()  # now, while no worker writes a file
         clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
-        is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
-        max_clients = LARGE_CLIENTS_PER_CALL if is_large and task != "sum" else CLIENTS_PER_CALL
-        group_size = max(map(len, groups))
-        shares: list[list[list[Sequence[int]]]]
+        is_large = any(isinstance(download, ray.ObjectRef) for download in downloads)
+        most = LARGE_CLIENTS_PER_CALL if is_large and task != "sum" else CLIENTS_PER_CALL
+        size = max(map(len, groups))
+        shares: list[list[Any]]
         if task == "sum":
-            everyone = list(downloads[1])
-            blocks = shares_of_blocks(everyone, seconds, len(workers), max_clients, group_size)
+            blocks = shares_of_blocks([*down], seconds, len(workers), most, size)
             shares = [[self._divide(name, down, block) for block in share] for share in blocks]
         else:
-            max_clients = max_clients if task == "test" else max(1, max_clients // group_size)
-            shares = shares_of_groups(groups, seconds, len(workers), max_clients)
-        calls = []
+            most = most if task == "test" else max(1, most // size)
+            shares = shares_of_groups(groups, seconds, len(workers), most)
+        senders, calls = slice(1) if task == "test" else slice(None), []
+        of = self._experiment, self._assembly.identity, round_
+        to = str(self.states.folder), self.states.number
         turns = (zip(workers, turn, strict=True) for turn in zip_longest(*shares))
         for worker, share in chain.from_iterable(turns):
             if share is None:
                 continue
-            argument = self._share(task, round_, share, places, *downloads)
-            if task == "test":
-                calls.append(Sent(share, worker.test.remote(name, argument)))
-            else:
-                calls.append(Sent(share, worker.run.remote(task, name, argument)))
+            sent = [client for group in share for client in group[senders]]
+            members = [(client, places.get(client), positions[client]) for client in sent]
+            used = {position: downloads[position] for _, _, position in members if position >= 0}
+            argument = Share(*of, share, members, used, *to)
+            call = worker.test.remote if task == "test" else partial(worker.run.remote, task)
+            calls.append((share, call(name, argument)))
         return calls
 
-    def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
+    def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> Groups:
         """Return the groups of a block whose uploads are summed."""
         sent = {client: down[client] for client in block}
         return groups_of_step(self._assembly, name, sent, at_once=True)
-
-    def _share(
-        self,
-        task: Task | Literal["test"],
-        round_: int,
-        groups: Sequence[Sequence[int]],
-        places: Mapping[int, str],
-        distinct: Sequence[Any],
-        positions: Mapping[int, int],
-    ) -> Share:
-        senders = slice(1) if task == "test" else slice(None)
-        clients = [client for group in groups for client in group[senders]]
-        states = {client: places[client] for client in clients if client in places}
-        own = [positions[client] for client in clients]
-        downloads = {position: distinct[position] for position in own if position >= 0}
-        inputs = clients, own, downloads, states
-        contents = tuple(self._assembly.contents.items())
-        place = str(self.states.folder), self.states.number
-        return Share(self._experiment, round_, groups, *inputs, *place, contents)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -242,39 +208,35 @@ class Share(NamedTuple):
 
     Attributes:
         experiment: the experiment as JSON.
+        identity: that of the server's `Assembly`.
         round: the round.
-        groups: the clients, in groups that are tested or trained together.
-        clients: the clients whose state and download are sent. For a test, the first client of each
-            group, whose model the group shares; otherwise all clients.
-        positions: for each of `clients`, the key of its download in `downloads`; without a
-            download, a key that is not there.
-        downloads: the distinct downloads of `clients` only; large ones are references.
-        states: the names of the files with the states of those `clients` that have one.
-        folder: the folder of these files, and of the file with the next states.
+        groups: the clients.
+        members: the id of each client whose state and download are sent, the name of the file with
+            its state, if any, and the position of its download, or -1. For a test, the first
+            client of each group, whose model the group shares; otherwise all clients.
+        downloads: the distinct downloads of these clients by position; large ones are references.
+        folder: the folder of the states, also of the next ones.
         number: the number of the commit that will contain the next states.
-        contents: keys and content hashes of `Assembly.contents`.
     """
 
     experiment: str
+    identity: str
     round: int
-    groups: Sequence[Sequence[int]]
-    clients: Sequence[int]
-    positions: Sequence[int]
+    groups: Groups
+    members: Sequence[tuple[int, str | None, int]]
     downloads: Mapping[int, Any]
-    states: Mapping[int, str]
     folder: str
     number: int
-    contents: Sequence[tuple[str, str]] = ()
 
     def inputs(self) -> Iterator[Member]:
-        """Yield each of `clients` with its state and its download."""
+        """Yield each client with its state and its download."""
         downloads = {
             position: ray.get(down) if isinstance(down, ray.ObjectRef) else down
             for position, down in self.downloads.items()
         }
-        files = {name: StateFile(Path(self.folder) / name) for name in {*self.states.values()}}
-        for client, position in zip(self.clients, self.positions, strict=True):
-            name = self.states.get(client)
+        names = {name for _, name, _ in self.members if name is not None}
+        files = {name: StateFile(Path(self.folder) / name) for name in names}
+        for client, name, position in self.members:
             state = None if name is None else ClientState(**files[name].read(client))
             yield Member(client, state, downloads.get(position))
 
@@ -286,7 +248,7 @@ class Share(NamedTuple):
 
 
 class Worker:
-    """An actor that runs client steps of any experiment.
+    """A client actor: plays one or more clients of any experiment, with its share of CPU and GPU.
 
     Args:
         threads: torch's threads.
@@ -301,18 +263,18 @@ class Worker:
         keep_freed_memory()
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
-        self._runtimes: dict[str, GroupRunner] = {}  # least recently used first
+        self._of: tuple[str, GroupRunner] | None = None
 
-    def prefetch(self, experiment: str) -> None:
-        """Load an experiment's data early; ignore errors, since the first real call raises them."""
-        with suppress(Exception):
-            assembly = Assembly(received_experiment(experiment))
-            _ = assembly.data, assembly.algorithm, assembly.models
+    def begin(self, experiment: str) -> None:
+        """Load an experiment's data and models.
 
-    def forget(self, experiment: str) -> None:
-        """Free the objects of an experiment, except those that experiments share."""
-        if self._runtimes.pop(experiment, None) is not None:
-            free_memory(self._device)
+        Raises:
+            UserError: if torch does not find the accelerator of which the worker has a share, or
+                the data is missing.
+        """
+        device_of_this_process(self._gpus, self._name)
+        assembly = self._runner(experiment).assembly
+        _ = assembly.data, assembly.algorithm, assembly.models
 
     def run(self, task: Task, name: str, share: Share) -> Any:
         """Run a step of several clients.
@@ -322,12 +284,12 @@ class Worker:
             uploads if the task is "sum" and the replies have none, and the most memory used on the
             accelerator.
         """
-        runtime, inputs = self._runtime(share.experiment, share.contents), share.inputs()
-        sums = Sums(len(share.clients)) if task == "sum" else None
+        runner, inputs = self._runner(share.experiment, share.identity), share.inputs()
+        sums = Sums(len(share.members)) if task == "sum" else None
         replies, states = list[Reply](), list[tuple[Member, ClientState | None]]()
         for group in share.groups:
             members = [*islice(inputs, len(group))]
-            stepped = runtime.run_group(name, share.round, members, sums)
+            stepped = runner.run_group(name, share.round, members, sums)
             replies += [reply for reply, _ in stepped]
             states += zip(members, [state for _, state in stepped], strict=True)
         total = Total() if sums is None else sums.total
@@ -336,28 +298,25 @@ class Worker:
 
     def test(self, name: str, share: Share) -> tuple[Counts, int]:
         """Run a test of several clients; return its counts, and memory as `run` does."""
-        runtime = self._runtime(share.experiment, share.contents)
-        counts = runtime.test(name, share.round, share.groups, share.inputs())
+        runner = self._runner(share.experiment, share.identity)
+        counts = runner.test(name, share.round, share.groups, share.inputs())
         return counts, peak_device_memory(self._device)
 
-    def check_device(self) -> None:
-        """Return once the process has started.
+    def _runner(self, experiment: str, identity: str = "") -> GroupRunner:
+        """Return the runner of an experiment; that of an earlier one is freed.
 
         Raises:
-            UserError: if the worker has a share of an accelerator that torch does not find.
+            UserError: if this node reads other images, labels or files than the server.
         """
-        device_of_this_process(self._gpus, self._name)
-
-    def _runtime(self, experiment: str, contents: Sequence[tuple[str, str]] = ()) -> GroupRunner:
-        runtime = self._runtimes.pop(experiment, None)
-        if runtime is not None and use(runtime.assembly.experiment.plugins):
-            self._runtimes.clear()  # they hold classes of earlier versions
-            runtime = None
-        if runtime is None:
-            assembly = Assembly(received_experiment(experiment))
-            assembly.check_contents(contents)
-            runtime = GroupRunner(assembly, self._device)
-        self._runtimes[experiment] = runtime
-        while len(self._runtimes) > MOST_RUNTIMES:
-            del self._runtimes[next(iter(self._runtimes))]
-        return runtime
+        of, self._of = self._of, None
+        if of is None or of[0] != experiment or use(of[1].assembly.experiment.plugins):
+            of = None
+            free_memory(self._device)
+            of = experiment, GroupRunner(Assembly(received_experiment(experiment)), self._device)
+        self._of = of
+        if identity not in ("", of[1].assembly.identity):
+            raise UserError(
+                f"{node()} reads other images, labels or files of the experiment than the server; "
+                "replace them by the copies that the other nodes read"
+            )
+        return of[1]

@@ -7,6 +7,8 @@ on drawn experiments (`draws`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,32 +43,6 @@ class Relation(NamedTuple):
     tolerance: float = 0.0
 
 
-def _evaluate_more(e: Experiment) -> Keys:
-    return {"evaluation.top_k": 2, "evaluation.global_test": not e.evaluation.global_test}
-
-
-def _evaluate_less(e: Experiment) -> Keys:
-    return {} if e.eval_every == 0 else {"eval_every": 0}
-
-
-def _fine_tune(e: Experiment) -> Keys:
-    return {"finetune_epochs": 0} if e.finetune_epochs else {}
-
-
-def _one_clip(e: Experiment) -> Keys:
-    if e.privacy.mode != "none":
-        return {}
-    return {"privacy.mode": "local", "privacy.clip_norm": 1e30, "privacy.noise_multiplier": 0.0}
-
-
-def _huge_gradients(e: Experiment) -> Keys:
-    return {} if e.clip_grad_norm is not None else {"clip_grad_norm": 1e30}
-
-
-def _no_drop(e: Experiment) -> Keys:
-    return {} if e.faults.drop else {"faults.drop": 1e-12}
-
-
 def _early_join(e: Experiment) -> Keys:
     method = core.algorithms.get(e.algorithm.name)
     begins = method.give is not core.Algorithm.give or method.prepare is not core.Algorithm.prepare
@@ -75,49 +51,49 @@ def _early_join(e: Experiment) -> Keys:
     return {"join.clients": 1, "join.round": 1}
 
 
-def _late_milestone(e: Experiment) -> Keys:
-    if e.lr_schedule.build().changes:
-        return {}
-    return {"lr_schedule": {"name": "steps", "milestones": [90_000]}}
-
-
-def _resources(e: Experiment) -> Keys:
-    return {"workers": e.workers + 1, "checkpoint_every": 3, "keep.models": "none"}
-
-
 def _undecayed(e: Experiment) -> Keys:
-    return {"optimizer": {"name": "adamw", "weight_decay": 0.0}} if _is_plain_adam(e) else {}
-
-
-def _is_plain_adam(e: Experiment) -> bool:
     p: Any = e.optimizer.params
     plain = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
-    return e.optimizer.name == "adam" and all(getattr(p, k) == v for k, v in plain.items())
+    is_plain = e.optimizer.name == "adam" and all(getattr(p, k) == v for k, v in plain.items())
+    return {"optimizer": {"name": "adamw", "weight_decay": 0.0}} if is_plain else {}
 
 
+ONE_CLIP = {"privacy.mode": "local", "privacy.clip_norm": 1e30, "privacy.noise_multiplier": 0.0}
+LATE_MILESTONE = {"lr_schedule": {"name": "steps", "milestones": [90_000]}}
 RELATIONS: Sequence[Relation] = (
-    Relation("more is measured", _evaluate_more, "shared"),
-    Relation("only the last round is tested", _evaluate_less, "last"),
-    Relation("no fine-tuning", _fine_tune, "shared"),
-    Relation("a norm that clips no update", _one_clip),
-    Relation("a norm that clips no gradient", _huge_gradients, "all", 1e-4),
-    Relation("clients that could drop out", _no_drop),
+    Relation(
+        "more is measured",
+        lambda e: {"evaluation.top_k": 2, "evaluation.global_test": not e.evaluation.global_test},
+        "shared",
+    ),
+    Relation(
+        "only the last round is tested", lambda e: {"eval_every": 0} if e.eval_every else {}, "last"
+    ),
+    Relation(
+        "no fine-tuning", lambda e: {"finetune_epochs": 0} if e.finetune_epochs else {}, "shared"
+    ),
+    Relation("a norm that clips no update", lambda e: ONE_CLIP if e.privacy.mode == "none" else {}),
+    Relation(
+        "a norm that clips no gradient",
+        lambda e: {"clip_grad_norm": 1e30} if e.clip_grad_norm is None else {},
+        "all",
+        1e-4,
+    ),
+    Relation(
+        "clients that could drop out", lambda e: {} if e.faults.drop else {"faults.drop": 1e-12}
+    ),
     Relation("a client that joins in round 1", _early_join, "last"),
-    Relation("a learning rate that falls after the run", _late_milestone, "shared"),
-    Relation("other resources", _resources),
+    Relation(
+        "a learning rate that falls after the run",
+        lambda e: {} if e.lr_schedule.build().changes else LATE_MILESTONE,
+        "shared",
+    ),
+    Relation(
+        "other resources",
+        lambda e: {"workers": e.workers + 1, "checkpoint_every": 3, "keep.models": "none"},
+    ),
     Relation("AdamW without decay", _undecayed),
 )
-
-
-def changed(drawn: Drawn, relation: Relation, scope: Scope) -> Experiment | None:
-    """Return the changed experiment; None if the relation does not apply or is refused."""
-    values = relation.change(drawn.experiment)
-    if not values:
-        return None
-    try:
-        return accepted(override(drawn.tree, values.items()), scope)
-    except UserError:
-        return None
 
 
 def check_relation(first: Sequence[Trace], relation: Relation, other: Experiment) -> None:
@@ -135,21 +111,24 @@ def check_relation(first: Sequence[Trace], relation: Relation, other: Experiment
 def _shared(first: Trace, second: Trace) -> tuple[Trace, Trace]:
     """Return two traces of a round without the metrics that only one of them has."""
     names = first.numbers.keys() & second.numbers.keys()
-    pick = [{n: t.numbers[n] for n in names} for t in (first, second)]
-    return (
-        Trace(first.round, pick[0], first.tensors),
-        Trace(second.round, pick[1], second.tensors),
-    )
+    one, other = (replace(t, numbers={n: t.numbers[n] for n in names}) for t in (first, second))
+    return one, other
 
 
 def relations_of(
     drawn: Drawn, scope: Scope, seed: int, count: int
 ) -> Iterator[tuple[Relation, Experiment]]:
-    """Yield up to `count` relations that apply to an experiment, in random order."""
-    found = 0
+    """Yield up to `count` relations that apply to an experiment, in random order.
+
+    Those whose changed experiment is refused do not apply.
+    """
     for number in np.random.default_rng(seed).permutation(len(RELATIONS)):
-        relation = RELATIONS[number]
-        other = changed(drawn, relation, scope) if found < count else None
+        relation, other = RELATIONS[number], None
+        values = relation.change(drawn.experiment)
+        with suppress(UserError):
+            other = accepted(override(drawn.tree, values.items()), scope) if values else None
         if other is not None:
-            found += 1
             yield relation, other
+            count -= 1
+        if not count:
+            return

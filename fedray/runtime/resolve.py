@@ -11,14 +11,12 @@ from typing import Any
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
-    MissingRoot,
     Tree,
     flatten,
     is_below,
     is_record,
     keys_without_effect,
     load_experiment,
-    missing_roots_allowed,
     override,
     parse_assignments,
     read_chain,
@@ -27,7 +25,6 @@ from fedray.config import (
 )
 from fedray.errors import UserError
 from fedray.runtime.compatibility import check_compatible
-from fedray.runtime.inputs import missing_weights
 
 _log = logging.getLogger(__name__)
 
@@ -84,24 +81,14 @@ def from_tree(
         given: dotted keys that the user gave for this experiment, see `given_keys`; those that
             nothing reads are refused, or named if another key switches them off.
     """
-    pairs = list(pairs)
-    try:
-        experiment = load_experiment(tree, pairs)
-    except MissingRoot as error:
-        raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
+    experiment = load_experiment(tree, pairs)
     check_compatible(experiment)
-    if given:
-        refuse_without_effect(experiment, given)
-    return experiment
-
-
-def refuse_without_effect(experiment: Experiment, given: Collection[str]) -> None:
-    """Refuse keys that nothing reads; log those that another key switches off."""
-    for key, cause in keys_without_effect(experiment).items():
+    for key, cause in keys_without_effect(experiment).items() if given else ():
         keys = [one for one in given if is_below(one, [key])]
         if keys and cause.is_refused:
             raise UserError(f"{_named(keys[0])} has no effect: {cause.reason}; remove it")
     name_without_effect(experiment, given)
+    return experiment
 
 
 def name_without_effect(experiment: Experiment, keys: Collection[str]) -> None:
@@ -119,9 +106,3 @@ def _named(key: str) -> str:
 def _log_once(remark: str) -> None:
     """Log a remark on keys once per process."""
     _log.warning("%s", remark)
-
-
-def _missing_weights(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return what an experiment lacks besides its data, so that all of it is named at once."""
-    with missing_roots_allowed():
-        return missing_weights(load_experiment(tree, pairs))

@@ -1,9 +1,8 @@
-"""Resumption of a run in its folder: reads the earlier records and refuses those that do not fit.
+"""Resumption of a run: reads the earlier records, and refuses those that do not fit.
 
-run.json and rounds.jsonl are read before any computation, and compared with the experiment, its
-data and its files. The run continues after the round of the checkpoint; later
-rounds are removed when the next one is written. Without a checkpoint the run starts at round 0, but
-never overwrites rounds whose checkpoint is missing.
+The run continues after the round of its checkpoint; later rounds are removed when the next one is
+written. Without a checkpoint it starts at round 0, but never overwrites rounds whose checkpoint is
+missing.
 """
 
 from __future__ import annotations
@@ -13,12 +12,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from fedray.config import (
-    Experiment,
-    files_of,
-    load_experiment,
-    version_changes,
-)
+from fedray.config import Experiment, load_experiment, version_changes
 from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
 from fedray.storage.run import EarlierEnvironment, Run, RunInfo
@@ -56,7 +50,7 @@ def load_checkpoint(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"
         )
-    folder.first_analyses(done)  # fails for a damaged file, before anything is changed
+    folder.matrices()  # fails for a damaged file, before anything is changed
     store.tidy()
     return checkpoint.snapshot, earlier
 
@@ -67,8 +61,7 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
     last = EarlierEnvironment(earlier.done, earlier.info.environment)
     if before and before[-1].until_round >= earlier.done:  # later rounds are discarded
         last = before.pop()
-    changes = last.environment.changes(info.environment)
-    if changes:
+    if changes := last.environment.changes(info.environment):
         log.warning(
             "%s continues after round %d in a different environment (%s); %s records both",
             folder.path,
@@ -80,55 +73,34 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
     return replace(info, earlier_environments=tuple(before))
 
 
-def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
-    """Refuse a folder that holds another experiment."""
-    if not folder.has_run:
-        return
-    before = load_experiment(folder.experiment())
-    if before.identity() == experiment.identity():
-        return
-    difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
-    raise UserError(
-        f"{folder.path} holds another experiment ({difference}); use --resume "
-        f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
-        "folder with --out"
-    )
-
-
 def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
-    """Refuse to resume or test a run whose data, files, clients or experiment have changed."""
-    changed = version_changes(before.config, assembly.experiment.record())
+    """Refuse to resume or test a run whose experiment, code, images, files or partition changed."""
+    experiment, data = assembly.experiment, assembly.data
+    check_experiment(folder, experiment)
+    versions = version_changes(before.config, experiment.record())
+    changed = [f"the code ({version})" for version in versions]
+    facts = {"the images or labels": (before.data_sha256, data.images.sha256)}
+    for key, content in assembly.files.items():
+        facts[f"the content of {key}"] = before.files_sha256.get(key), content
+    facts["the partition"] = before.partition_sha256, data.sha256
+    facts[f"the identity in {folder.head.name}"] = before.identity, assembly.identity
+    changed += [what for what, (was, now) in facts.items() if was not in (None, now)]
     if changed:
         raise UserError(
-            f"{folder.path} was started with other code than today's, which gives other numbers "
-            f"({changed[0]}); use the code of that time (the package version is in "
-            f"{folder.head}), or start a new run with another --out"
+            f"{changed[0]} changed since {folder.path} was started; restore what it was (versions "
+            f"of packages are in {folder.head.name}), or start a new run with another --out"
         )
-    keys = assembly.experiment.data
-    where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
-    hashes = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
-    hashes |= {
-        f"contents of {key}={path}": (before.files_sha256.get(key), assembly.files[key])
-        for key, path in files_of(assembly.experiment).items()
-    }
-    for subject, (earlier, current) in hashes.items():
-        if earlier is not None and earlier != current:
-            raise UserError(
-                f"the {subject} have changed since {folder.path} was started (content hash "
-                f"{earlier[:12]}, now {current[:12] or 'missing'}); restore them, or start a new "
-                "run with another --out"
-            )
-    partition = before.partition_sha256
-    if partition not in (None, assembly.data.sha256):
+
+
+def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
+    """Refuse a folder that holds another experiment."""
+    before = load_experiment(folder.experiment())
+    if before.identity() != experiment.identity():
+        keys = before.reproducibility_key(), experiment.reproducibility_key()
         raise UserError(
-            f"the partition has changed since {folder.path} was started (hash "
-            f"{partition[:12]}, now {assembly.data.sha256[:12]}); use the package versions that "
-            f"{folder.head} names, or start a new run with another --out"
-        )
-    if before.identity != assembly.identity:
-        raise UserError(
-            f"{folder.head} has another identity than its settings and the given keys; restore it "
-            "from a copy, or start a new run with another --out"
+            f"{folder.path} holds another experiment ({_first_difference(*keys)}); use --resume "
+            f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
+            "folder with --out"
         )
 
 

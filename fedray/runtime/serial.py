@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from fedray.config import Experiment, flatten
-from fedray.core import Downlinks, Sums, Total
+from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
+from fedray.flat import tensor_blocks
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
@@ -21,6 +22,8 @@ CLUSTER_KEYS = (
     "faults.start_timeout_s",
 )
 """Keys that have no effect in one process."""
+MEMORY = 512 * 2**20
+"""Bytes of new states after which they are written to a file before the exchange is over."""
 
 
 def unused_keys(experiment: Experiment) -> str:
@@ -45,6 +48,7 @@ class SerialExecutor:
     ) -> tuple[dict[int, Reply], Total]:
         """Run a step for every key of `down`; see `federation.Executor`."""
         replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
+        new, size = dict[int, ClientState](), 0
         at_once = task == "sum" or self._runtime.device.type != "cpu"
         for group in groups_of_step(self._assembly, name, down, at_once=at_once):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
@@ -52,7 +56,12 @@ class SerialExecutor:
             for member, (reply, state) in zip(members, stepped, strict=True):
                 replies[member.client] = reply
                 if state is not None and state is not member.state:
-                    self.states.put(member.client, state)
+                    new[member.client] = state
+                    size += sum(block.nbytes for block in tensor_blocks(vars(state)))
+            if size > MEMORY:
+                self.states.put(new)
+                new, size = {}, 0
+        self.states.put(new)
         return replies, Total() if sums is None else sums.total
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counts:

@@ -4,71 +4,54 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment, received_experiment
-from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
-from fedray.runtime.cluster import driver_placement
-from fedray.runtime.liveness import LOST, Liveness, cause_of
-from fedray.runtime.pool import WorkerPool
+from fedray.errors import RayDied, RunFailed
+from fedray.runtime.cluster import Liveness, nodes
+from fedray.runtime.pool import LOOK_SECONDS, WorkerPool, answer
 from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.resources import server_bundle
+from fedray.runtime.resources import preflight, trial_bundles
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 
 
 class ServerActor:
-    """The actor that coordinates one run; it owns the workers and the clients' states."""
+    """The federation's server: coordinates one run, hosts the text encoder and the aggregation.
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Round]:
-        """Run the experiment to its end, from the folder's checkpoint on; yield each round."""
-        parsed = received_experiment(experiment)
-        with closing(WorkerPool(Worker, parsed)) as pool:
-            pool.prefetch(parsed)
-            session = Session(parsed, Path(out), lambda a: RayExecutor(a, pool), began)
-            for done in session.rounds():  # noqa: UP028 - Ray's generators cannot delegate
-                yield done
+    It owns the client actors. If its process is lost, Ray restarts it and repeats the call: the
+    run resumes from its checkpoint.
 
-
-@dataclass
-class Losses:
-    """The losses of a run's processes in a row without a new round.
-
-    A round counts as new if it is later than every round before. A run that resumes from its last
-    checkpoint repeats rounds, which do not count.
-
-    Attributes:
-        most: losses after which the run is not started again (`faults.max_failures`).
-        last: the last round that was finished; -1 before the first one.
-        count: losses since that round.
+    Args:
+        experiment: the experiment as JSON.
+        out: the run's folder.
+        began: when start-up began, in seconds since the epoch.
     """
 
-    most: int
-    last: int = -1
-    count: int = 0
+    def __init__(self, experiment: str, out: str, began: float) -> None:
+        self._rounds = self._run(experiment, Path(out), began)
 
-    def reach(self, round_: int) -> bool:
-        """Record that a round has finished; return True if it counts as new."""
-        is_new = round_ > self.last
-        if is_new:
-            self.last, self.count = round_, 0
-        return is_new
+    def round_after(self, last: int) -> Round | None:
+        """Return the first round after `last`; None when the run has ended."""
+        return next((done for done in self._rounds if done.round > last), None)
 
-    def add(self) -> bool:
-        """Count a loss; return True if the run must not be started again."""
-        self.count += 1
-        return self.count > self.most
+    @staticmethod
+    def _run(experiment: str, out: Path, began: float) -> Iterator[Round]:
+        """Yield the rounds that a lost process has written, then those from the checkpoint on."""
+        yield from RunFolder(out).rounds()
+        parsed = received_experiment(experiment)
+        pool = WorkerPool(Worker, parsed)
+        yield from Session(parsed, out, lambda a: RayExecutor(a, pool), began).rounds()
+        pool.close()
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
-    """Run an experiment on the connected cluster; a lost server is replaced, and the run resumes.
+    """Run an experiment on the connected cluster.
 
     Args:
         experiment: the experiment.
@@ -76,95 +59,58 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         began: when start-up began, in seconds since the epoch.
 
     Yields:
-        Each round once, although a new server repeats the rounds after the last checkpoint.
+        Each new round once, although a restarted server repeats those after the last checkpoint.
 
     Raises:
-        RunFailed: if servers are lost more than `faults.max_failures` times without a new round,
-            no node has room for one, or Ray itself has died.
-        FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
+        RunFailed: if the server or a worker is lost more than `faults.max_failures` times, no node
+            has room for one, or Ray itself has died.
+        FedrayError: the cause that stopped the run.
     """
     liveness = Liveness()
-    losses = Losses(experiment.faults.max_failures)
-    while True:
-        try:
-            rounds = _rounds_of_one_server(experiment, out, began, liveness)
-            yield from (done for done in rounds if losses.reach(done.round))
-            return
-        except RayDied as error:
-            ray.shutdown()  # so that this process can start or join another Ray
-            raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
-        except LOST as error:
-            if losses.add():
-                raise RunFailed(
-                    f"the server was lost {losses.count} time(s) without a new round "
-                    f"(faults.max_failures={losses.most}): {cause_of(error)}; "
-                    f"{_how_to_resume(out)}"
-                ) from error
-        # The lost server wrote these rounds but did not yield them; the next one continues.
-        for missed in [done for done in RunFolder(out).rounds() if done.round > losses.last]:
-            losses.reach(missed.round)
-            yield missed
-
-
-def _rounds_of_one_server(
-    experiment: Experiment, out: Path, began: float, liveness: Liveness
-) -> Iterator[Round]:
-    """Yield the rounds of one server actor until the run ends or the server is lost."""
+    last = max((done.round for done in RunFolder(out).rounds()), default=-1)
     try:
-        with _server(experiment, out, liveness) as actor:
-            stream = actor.run.options(num_returns="streaming").remote(
-                experiment.model_dump_json(by_alias=True), str(out), began
-            )
-            yield from _items(stream, liveness)
-    except RayTaskError as error:  # the actor has completed its folder
-        raise _original_error(error, out) from None
-    except BaseException as error:
-        if isinstance(error, LOST):
-            liveness.check()
+        with _server(experiment, out, began, liveness) as server:
+            while (done := _next(server, last, experiment, liveness)) is not None:
+                last = done.round
+                yield done
+    except RunFailed as error:
+        if isinstance(error, RayDied):
+            ray.shutdown()  # so that this process can start or join another Ray
+        raise RunFailed(
+            f"{error}; the last checkpoint is in {out}; "
+            f"continue with --resume {shlex.quote(str(out))}"
+        ) from error
+
+
+def _next(server: Any, last: int, experiment: Experiment, liveness: Liveness) -> Round | None:
+    """Wait for the round after `last`."""
+    ref = server.round_after.remote(last)
+    while not liveness.wait(ref, LOOK_SECONDS):
+        preflight(experiment, nodes())  # a lost node may have had the only room
+    try:
+        done: Round | None = answer(ref, experiment, "the server")
+    except RunFailed:
+        liveness.check()  # the cause may be that Ray has died
         raise
-
-
-def _items(stream: Iterator[Any], liveness: Liveness) -> Iterator[Round]:
-    """Yield the rounds of a server actor's stream."""
-    while True:
-        liveness.wait(stream)
-        ref = next(stream, None)
-        if ref is None:
-            return
-        yield ray.get(ref)
+    return done
 
 
 @contextmanager
-def _server(experiment: Experiment, out: Path, liveness: Liveness) -> Iterator[Any]:
-    """Start a server actor, wait until it is placed, and kill it on exit."""
-    bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
-    server: Any = ray.remote(ServerActor).options(
+def _server(experiment: Experiment, out: Path, began: float, liveness: Liveness) -> Iterator[Any]:
+    """Start a server actor, wait until it is placed, and end it on exit."""
+    most, seconds = experiment.faults.max_failures, experiment.faults.start_timeout_s
+    actor: Any = ray.remote(ServerActor).options(
         num_cpus=0,
-        num_gpus=bundle.get("GPU", 0),
-        scheduling_strategy=driver_placement(bundle),
+        num_gpus=trial_bundles(experiment)[0].get("GPU", 0),
+        max_restarts=most,
+        max_task_retries=most,
     )
-    actor = server.remote()
+    server = actor.remote(experiment.model_dump_json(by_alias=True), str(out), began)
     try:
-        if not liveness.wait(actor.__ray_ready__.remote(), seconds):
+        if not liveness.wait(server.__ray_ready__.remote(), seconds):
             raise RunFailed(
-                f"no node had room for the server within {seconds:g} s (faults.start_timeout_s); "
-                f"{_how_to_resume(out)}"
+                f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
-        yield actor
+        yield server
     finally:
-        ray.kill(actor)
-
-
-def _original_error(error: RayTaskError, out: Path) -> FedrayError:
-    """Return the error that the actor raised; for a fault in code, store its traceback."""
-    if isinstance(error.cause, RunFailed):
-        advice = "" if "--resume" in str(error.cause) else f"; {_how_to_resume(out)}"
-        return RunFailed(f"{error.cause}{advice}")
-    if isinstance(error.cause, FedrayError):
-        return error.cause
-    failure = replace(Failure.of(error.cause), traceback=str(error))
-    return CodeError(failure, RunFolder(out).keep_error(failure.traceback))
-
-
-def _how_to_resume(out: Path) -> str:
-    return f"the last checkpoint is in {out}; continue with --resume {shlex.quote(str(out))}"
+        ray.kill(server)

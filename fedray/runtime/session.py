@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,17 +18,15 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.isolation import OwnFlags
 from fedray.runtime.memory import peak_device_memory
-from fedray.runtime.observers import Records, Snapshots, run_info
 from fedray.runtime.privacy import accountant_of
-from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
-from fedray.storage.claim import FolderClaim
+from fedray.runtime.records import Records
+from fedray.runtime.resume import check_same, load_checkpoint
+from fedray.storage.claim import claimed
 from fedray.storage.files import explain_disk_full
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 from fedray.trees import Snapshot
-
-log = logging.getLogger(__name__)
 
 
 class Session:
@@ -65,11 +62,10 @@ class Session:
         self._began = time.time() if began is None else began
         self._flags = OwnFlags()
         self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
-        self._claim = FolderClaim(self._folder)
-        self._claim.acquire()
+        self._claim = ExitStack()
+        self._claim.enter_context(claimed(out))
         try:
             with keep_tracebacks(self._folder), explain_server_memory(experiment, self._device):
-                check_experiment(self._folder, experiment)
                 self._before = self._folder.read() if self._folder.has_run else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
@@ -78,7 +74,7 @@ class Session:
                 self._executor = make_executor(self._assembly)
                 self._states = StateStore(self._folder.states)
         except BaseException:
-            self._claim.release()
+            self._claim.close()
             raise
         finally:
             self._flags.leave()
@@ -110,17 +106,11 @@ class Session:
                 self._states.tidy()
         finally:
             self._executor.close()
-            self._claim.release()
+            self._claim.close()
             self._flags.leave()
 
-    def settle(self) -> None:
-        """Wait until the last checkpoint that is due is complete."""
-        self._states.wait()
-
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
-        experiment, assembly, folder = self.experiment, self._assembly, self._folder
-        info = run_info(assembly)
-        records = Records(folder, assembly, info, earlier, self._began)
+        experiment, assembly = self.experiment, self._assembly
         self._executor.states = self._states
         self._federation = federation = Federation(
             assembly.algorithm,
@@ -130,24 +120,22 @@ class Session:
             assembly.server(self._device),
             accountant_of(experiment, assembly.plan, earlier.rounds if earlier is not None else ()),
         )
-        snapshots = Snapshots(self._states, assembly, federation, records, self._keeps)
-        with ExitStack() as closing:
-            closing.callback(records.close)  # called last
-            closing.callback(snapshots.close)
+        of_run = self._folder, assembly, self._states, earlier, self._began, self._keeps
+        with closing(Records(*of_run)) as records:
             rounds = federation.rounds(snapshot)
             if snapshot is not None and earlier is not None and not earlier.is_finished:
-                snapshots.resume(snapshot, earlier)
+                federation.snapshot = snapshot
+                records.resume(federation)
             while True:
                 use(experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
                 used = max(self._executor.device_bytes, peak_device_memory(self._device))
                 records.opened().append(done, records.costs(done, used))
-                snapshots.after_round(done)
+                records.save(done, federation)
                 self._flags.leave()
                 yield done
                 self._flags.enter()
-            snapshots.close()
             records.end()
 
 

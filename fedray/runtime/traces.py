@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,11 +53,8 @@ class Trace:
         numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
         numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
         numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
-        tree: dict[str, Any] = {"server": snapshot.server}
-        for client, state in clients.items():
-            tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
-        copies = {"/".join(path): tensor.cpu().clone() for path, tensor in leaves(tree)}
-        return cls(done.round, numbers, copies)
+        tensors = _tensors(snapshot, clients)
+        return cls(done.round, numbers, {n: tensor.cpu().clone() for n, tensor in tensors.items()})
 
     def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
         """Describe each value that differs in another run of the same round.
@@ -79,6 +77,14 @@ class Trace:
                 yield f"{name} is {value}, then {other_value}"
 
 
+def _tensors(snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> dict[str, Tensor]:
+    """Return the tensors of the server's and the clients' states by path."""
+    tree: dict[str, Any] = {"server": snapshot.server}
+    for client, state in clients.items():
+        tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
+    return {"/".join(path): tensor for path, tensor in leaves(tree)}
+
+
 def compare_traces(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
     """Compare two runs round by round; raise a `Violation` at the first difference."""
     for expected, actual in zip(first, second, strict=True):
@@ -92,27 +98,27 @@ MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
 
 
 def trace(
-    assembly: Assembly,
-    make_executor: MakeExecutor,
-    device: torch.device = CPU,
-    make_federation: Callable[..., Federation] = Federation,
+    assembly: Assembly, make_executor: MakeExecutor, device: torch.device = CPU
 ) -> list[Trace]:
-    """Run an experiment to its end, with the server on `device`; return the trace of each round."""
+    """Run an experiment to its end, with the server on `device`; return the trace of each round.
+
+    Raises:
+        Violation: if a step changes the state before it in place.
+    """
     use(assembly.experiment.plugins)
-    executor, server = make_executor(assembly), assembly.server(device)
-    a = assembly
-    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server)
-    states = executor.states
-    traces = [
-        Trace.of(done, federation.snapshot, dict(states.items())) for done in federation.rounds()
-    ]
+    a, executor = assembly, make_executor(assembly)
+    federation = Federation(a.algorithm, executor, a.gate, a.plan, a.server(device))
+    traces, states = list[Trace](), executor.states
+    before: Mapping[str, Tensor] = {}
+    for done in federation.rounds():
+        for name, tensor in before.items():
+            if not torch.equal(tensor.cpu(), traces[-1].tensors[name]):
+                raise Violation(f"round {done.round} changed the state before it in place: {name}")
+        clients = dict(states.items())
+        before = _tensors(federation.snapshot, clients)
+        traces.append(Trace.of(done, federation.snapshot, clients))
     executor.close()
     return traces
-
-
-def serial(assembly: Assembly) -> SerialExecutor:
-    """Return a serial executor on the CPU."""
-    return SerialExecutor(assembly, CPU)
 
 
 class OneByOne(SerialExecutor):
@@ -144,6 +150,5 @@ class Reversed(SerialExecutor):
         return dict(sorted(replies.items())), sums.total
 
 
-def backwards(assembly: Assembly) -> Reversed:
-    """Return a serial executor that runs the clients in reverse order."""
-    return Reversed(assembly, CPU)
+serial = partial(SerialExecutor, device=CPU)
+backwards = partial(Reversed, device=CPU)

@@ -6,6 +6,7 @@ It holds decoded images, frozen features, tokens, text embeddings and converted 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -14,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from numpy.typing import DTypeLike, NDArray
 from fedray.errors import UserError
 from fedray.storage.files import cache_folder, node_lock, sync, write_json
 from fedray.storage.json_files import read_json
-from fedray.units import size_of
 
 _log = logging.getLogger(__name__)
 
@@ -63,16 +63,11 @@ class Arrays:
 
         A second call with the same name discards the first array.
         """
-        path = self.folder / f"{name}.npy"
-        size, free = (
-            math.prod(shape) * np.dtype(dtype).itemsize,
-            shutil.disk_usage(self.folder).free,
-        )
-        if size > free:  # writing to a mapped file on a full disk would kill the process
-            raise UserError(
-                f"the {self.what} need {size_of(size)}, but only {size_of(free)} are free below "
-                f"{cache_folder()}; free some space, or set FEDRAY_CACHE to another folder"
-            )
+        path, size = self.folder / f"{name}.npy", math.prod(shape) * np.dtype(dtype).itemsize
+        with _writing(self.what):
+            if size > shutil.disk_usage(self.folder).free:
+                # writing to a mapped file on a full disk would kill the process
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
         if 0 in shape:  # an empty file cannot be mapped
             self.save(name, np.empty(shape, dtype))
@@ -80,16 +75,6 @@ class Arrays:
         with _writing(self.what):
             self.arrays[name] = open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
         return self.arrays[name]
-
-
-def cache_bytes() -> int:
-    """Return the size of this node's cache."""
-    total = 0
-    for folder, _, files in os.walk(cache_folder()):
-        for name in files:
-            with suppress(OSError):  # another process may remove it
-                total += os.lstat(os.path.join(folder, name)).st_size
-    return total
 
 
 def content_key(*parts: Any) -> str:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from pydantic.dataclasses import dataclass
 
-from fedray.processors import allowed_cpus
 from fedray.storage.metric import RECORD
 
 _PACKAGES = (
@@ -27,6 +26,7 @@ NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-t
 """The versions that may change numbers."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 """Linux's names of the instructions for low precision."""
+_CPU = r"model name\s*:\s*(.+)"
 _BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
@@ -37,46 +37,13 @@ class Environment:
 
     Attributes:
         versions: versions of Python and of relevant packages; "git" is the commit of a checkout.
-        system: operating system, kernel and C library.
-        cpu: the model of the processor.
-        instructions: the instruction set that PyTorch uses, instructions for low precision, and
-            the limit of oneDNN, if set.
-        cores: number of processors that this process may use.
-        threads: number of threads of one client step.
-        blas: the BLAS library and its version.
-        onednn: the version of oneDNN; "" without oneDNN.
-        gpus: the models of the GPUs.
-        driver: the version of the GPU driver.
-        cuda: the version of CUDA that PyTorch was built for.
-        cudnn: the version of cuDNN.
+        hardware: the class of hardware and numerical libraries on which numbers are equal.
+        threads: number of threads of one client step; 0 if unknown.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    system: str = ""
-    cpu: str = ""
-    instructions: str = ""
-    cores: int = 0
+    hardware: str = ""
     threads: int = 0
-    blas: str = ""
-    onednn: str = ""
-    gpus: tuple[str, ...] = ()
-    driver: str = ""
-    cuda: str = ""
-    cudnn: str = ""
-
-    @property
-    def hardware(self) -> str:
-        """Return the class of hardware and numerical libraries on which numbers are equal."""
-        parts = {
-            "": f"{self.cpu} ({self.instructions})" if self.cpu else "",
-            "GPU ": ", ".join(self.gpus),
-            "driver ": self.driver,
-            "BLAS ": self.blas,
-            "oneDNN ": self.onednn,
-            "CUDA ": self.cuda if self.gpus else "",
-            "cuDNN ": self.cudnn if self.gpus else "",
-        }
-        return ", ".join(f"{name}{value}" for name, value in parts.items() if value)
 
     def changes(self, now: Environment) -> list[str]:
         """Return the differences between this environment and `now` that may change numbers.
@@ -93,12 +60,10 @@ class Environment:
             if before[name] and after.get(name) and before[name] != after[name]
         ]
 
-    def _numeric(self) -> dict[str, str]:
-        """Return the values that may change numbers, as text by name."""
-        hardware = {**vars(self), "gpus": ", ".join(self.gpus), "threads": self.threads or ""}
-        for name in ("versions", "system", "cores"):
-            del hardware[name]
-        return {**{name: self.versions.get(name, "") for name in NUMERIC}, **hardware}
+    def _numeric(self) -> dict[str, Any]:
+        """Return the values that may change numbers, by name."""
+        rest = {"hardware": self.hardware, "threads": self.threads}
+        return {**{name: self.versions.get(name) for name in NUMERIC}, **rest}
 
 
 def environment(threads: int | None = None) -> Environment:
@@ -109,23 +74,26 @@ def environment(threads: int | None = None) -> Environment:
     """
     import torch
 
+    return Environment(versions(), _hardware(), threads or torch.get_num_threads())
+
+
+@cache
+def _hardware() -> str:
+    import torch
+
     built, cudnn = torch.__config__.show(), cast(Any, torch.backends.cudnn)
     cuda = torch.cuda.is_available()
-    count = torch.cuda.device_count() if cuda else 0
-    return Environment(
-        versions=versions(),
-        system=f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}".strip(),
-        cpu=_first(r"model name\s*:\s*(.+)", _cpu_facts()) or platform.machine(),
-        instructions=_instructions(),
-        cores=allowed_cpus(),
-        threads=torch.get_num_threads() if threads is None else threads,
-        blas=f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
-        onednn=_first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),
-        gpus=tuple(torch.cuda.get_device_name(index) for index in range(count)),
-        driver=_output(*_DRIVER) if cuda else "",
-        cuda=str(torch.version.cuda or ""),
-        cudnn=str(cudnn.version() or "") if cuda else "",
-    )
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    parts = {
+        "": f"{_first(_CPU, _cpu_facts()) or platform.machine()} ({_instructions()})",
+        "GPU ": ", ".join(gpus) if cuda else "",
+        "driver ": _output(*_DRIVER) if cuda else "",
+        "BLAS ": f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
+        "oneDNN ": _first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),
+        "CUDA ": torch.version.cuda if cuda else "",
+        "cuDNN ": cudnn.version() if cuda else "",
+    }
+    return ", ".join(f"{name}{value}" for name, value in parts.items() if value)
 
 
 @cache
@@ -163,6 +131,7 @@ def _cpu_facts() -> str:
 
 
 def _instructions() -> str:
+    """Return PyTorch's instruction set, those for low precision, and oneDNN's limit, if set."""
     import torch
 
     flags = set(_first(r"flags\s*:\s*(.+)", _cpu_facts()).split())

@@ -9,12 +9,12 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shlex
-import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import Any
 from fedray.errors import RunFailed, UserError, named, shown
 from fedray.masking import mask
 
-_TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
-"""Names of the temporary files of `replace_whole` and `save_models`."""
+_TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp\..+")
+"""Names of the temporary files of `replace_whole`."""
 LOCK = ".lock"
 """The file that a process locks while it writes to a run's folder."""
 MOST_BYTES = 1 << 30
@@ -59,9 +59,9 @@ def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 
 def remove_torn(folder: Path) -> None:
     """Remove temporary files of killed processes; the caller must hold the folder's lock."""
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -172,57 +172,12 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder if it is missing; raise a UserError if that fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from None
-
-
-def cannot_write(folder: Path, error: OSError) -> UserError:
-    """Return the error for a folder that cannot be written."""
-    return UserError(
-        f"the folder {folder} cannot be written ({error.strerror or error}); "
-        f"{remedy_of(error)}, or choose another folder with --out"
-    )
-
-
-def remedy_of(error: OSError) -> str:
-    """Return what to do about a failed access to a file, as a part of a sentence."""
-    return "free some space" if is_full(error) else "change its permissions"
-
-
-def expanded(path: str | Path, variable: str) -> Path:
-    """Return a path with the user's home folder in place of `~`.
-
-    Args:
-        path: the path.
-        variable: the environment variable that sets another path, for the message.
-
-    Raises:
-        UserError: if the user has no home folder, as in a container with an unknown user.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UserError(
-            f"{path}: this user has no home folder; set {variable} to a writable path, or HOME to "
-            "a folder"
-        ) from None
-
-
 def results_home() -> Path:
     """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
     chosen = os.environ.get("FEDRAY_RESULTS") or "~/fedray_results"
     if "://" in chosen:
         raise UserError(f"FEDRAY_RESULTS={mask(chosen)} is not a folder; name one")
-    return expanded(chosen, "FEDRAY_RESULTS").resolve()
-
-
-def tables_home() -> Path:
-    """Return the folder of tables."""
-    return results_home() / "tables"
+    return Path(chosen).expanduser().resolve()
 
 
 def store_home() -> Path:
@@ -232,7 +187,7 @@ def store_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    return expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
+    return Path(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray").expanduser()
 
 
 @contextmanager
@@ -245,64 +200,19 @@ def node_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def stamp() -> str:
-    """Return the current time to the second, as the name of a folder."""
-    return datetime.now().strftime("%Y%m%d-%H%M%S")
-
-
-def reserve(place: Path) -> Path:
-    """Create a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
-
-    Commands that start in the same second thus get different folders.
-    """
-    folder, number = place, 1
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            number += 1
-            folder = place.with_name(f"{place.name}-{number}")
-        except OSError as error:
-            raise cannot_write(folder, error) from None
-
-
-@contextmanager
-def discard_if_empty(reserved: Path | None) -> Iterator[None]:
-    """Remove a reserved folder, unless None, if the block raises and the folder is still empty."""
-    try:
-        yield
-    except BaseException:
-        if reserved is not None:
-            _remove_empty(reserved)
-        raise
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder that holds at most a lock, and its empty parents below `results_home`."""
-    with suppress(OSError):
-        if [path.name for path in folder.iterdir()] == [LOCK]:
-            (folder / LOCK).unlink()
-        for candidate in (folder, *folder.parents):
-            if results_home() not in candidate.parents:
-                return
-            candidate.rmdir()  # raises, and so ends the loop, if the folder is not empty
+def new_place(below: Path, name: str = "") -> Path:
+    """Return the path of a new folder below a folder: a name, the time, and four random digits."""
+    place = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return below / (f"{name}-{place}" if name else place)
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to.
-
-    The file is written a second time if another process removed the temporary one (`remove_torn`).
-    """
+    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
     thread = threading.get_native_id()
     temporary = path.with_name(f".{os.getpid()}.{thread}.tmp.{path.name}")
     try:
-        try:
-            write(temporary)
-            os.replace(temporary, path)
-        except FileNotFoundError:
-            write(temporary)
-            os.replace(temporary, path)
+        write(temporary)
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The records of a run: its settings, rounds, summaries and costs."""
+"""The records of a run: its settings, rounds and costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fedray.storage.environment import Environment
 from fedray.storage.metric import (
     HEADLINE,
     RECORD,
-    VALIDATION,
     Metric,
     Select,
     best_round,
@@ -144,6 +143,11 @@ class Round:
     client_work: Work | None = None
     server_work: Work | None = None
 
+    @property
+    def local_accuracy(self) -> float:
+        """Return the mean over clients of the accuracy on their test images."""
+        return self.metrics[HEADLINE]
+
 
 @dataclass(frozen=True, config=RECORD)
 class Costs:
@@ -172,42 +176,49 @@ class EarlierEnvironment:
 
 @dataclass(frozen=True, config=RECORD)
 class RunInfo:
-    """The name of a run, and everything that determined its numbers.
+    """The content of run.json but for the partition: everything that determined a run's numbers.
 
     Attributes:
-        name: the experiment's name.
-        scale: laptop or paper, a label.
-        algorithm: the method's name.
         config: the complete experiment.
-        seed: the seed of all random streams.
         identity: hash of all settings that determine the numbers, and of the data's content.
         environment: hardware and versions.
         partition_sha256: hash of the assignment of images to clients.
         data_sha256: content hash of images and labels.
         files_sha256: content hashes of the files that the experiment names, by their keys.
-        architectures: the architecture of each client.
         metrics: declarations of the numbers in the rounds.
-        privacy: mode, clipping and noise, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
         earlier_environments: earlier environments of a resumed run, in order.
+        plugins: the plug-ins, with their texts.
+        started: when the run began; None before.
     """
 
-    name: str
-    scale: str
-    algorithm: str
     config: Mapping[str, Any]
-    seed: int
     identity: str
     environment: Environment
     partition_sha256: str | None = None
     data_sha256: str | None = None
     files_sha256: Mapping[str, str] = field(default_factory=dict)
-    architectures: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
-    privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
     earlier_environments: tuple[EarlierEnvironment, ...] = ()
+    plugins: tuple[Mapping[str, Any], ...] = ()
+    started: datetime | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Return the experiment's name."""
+        return str(self.config["name"])
+
+    @property
+    def algorithm(self) -> str:
+        """Return the method's name."""
+        return str(self.config["algorithm"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of all random streams."""
+        return int(self.config["seed"])
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -241,33 +252,6 @@ def data_name(config: Mapping[str, Any]) -> str:
     return f"{name} {folder}" if folder and folder != name else name
 
 
-@dataclass(frozen=True, config=RECORD)
-class Summary:
-    """The main numbers of an evaluated round.
-
-    Attributes:
-        round: the round.
-        local_accuracy: mean over clients of the accuracy on their test images.
-        local_accuracy_weighted: the same, weighted by the clients' numbers of images.
-        validation: local accuracy on validation images; None without validation images.
-        chosen: the images that selected the round; None if it was not selected.
-    """
-
-    round: int
-    local_accuracy: float
-    local_accuracy_weighted: float
-    validation: float | None = None
-    chosen: Select | None = None
-
-    @classmethod
-    def of(cls, done: Round) -> Summary | None:
-        """Summarise a round; None if it was not evaluated."""
-        if HEADLINE not in done.metrics:
-            return None
-        test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
-        return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
-
-
 @dataclass(frozen=True)
 class Run:
     """A run as its folder holds it.
@@ -276,13 +260,11 @@ class Run:
         info: the settings that determined the numbers.
         rounds: the rounds so far, round 0 first.
         costs: time and memory.
-        started: when the run began; None if unknown.
     """
 
     info: RunInfo
     rounds: Sequence[Round] = ()
     costs: Costs = field(default_factory=Costs)
-    started: datetime | None = field(default=None, compare=False)
 
     def until(self, round_: int) -> Run:
         """Return the run without the rounds after `round_`."""
@@ -299,20 +281,18 @@ class Run:
         return self.done >= self.info.planned
 
     @property
-    def best(self) -> Summary | None:
+    def best(self) -> Round | None:
         """Return the first round with the highest local accuracy on the images of `report.select`.
 
         None if `report.select` is "validation" and there are no validation images.
         """
         number = self.best_round(HEADLINE)
-        best = next((done for done in self.rounds if done.round == number), None)
-        summary = None if best is None else Summary.of(best)
-        return None if summary is None else replace(summary, chosen=self.info.select)
+        return next((done for done in self.rounds if done.round == number), None)
 
     @property
-    def final(self) -> Summary | None:
+    def final(self) -> Round | None:
         """Return the last evaluated round."""
-        return next((found for done in reversed(self.rounds) if (found := Summary.of(done))), None)
+        return next((done for done in reversed(self.rounds) if HEADLINE in done.metrics), None)
 
     @property
     def client_work(self) -> Work | None:

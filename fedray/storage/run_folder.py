@@ -2,7 +2,7 @@
 
 run.json         the experiment and all that determined its numbers; written at the start
 rounds.jsonl     one line per round, appended after the round, and one for the end of the run
-matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
+matrices.json    the first and the last analyses of a method, [C, C] each, by round and name
 states/          the last checkpoint, and the models of the best round and of the last
 plugins/         the plug-ins' source files, as they were run
 error.txt        tracebacks of errors
@@ -16,19 +16,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as record
 
 from fedray.errors import UserError, named
 from fedray.masking import mask
 from fedray.storage.files import read_regular, write_atomic, write_json
 from fedray.storage.json_files import read_json
-from fedray.storage.metric import RECORD
 from fedray.storage.run import Costs, Round, Run, RunInfo
 
 if TYPE_CHECKING:
@@ -39,38 +37,14 @@ RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
-ARTIFACTS = (RUN, ROUNDS, "matrices.json")
-"""The files of a run's folder that are uploaded to MLflow."""
-FORMAT = 6
-"""Version of run.json; earlier ones wrote result.json."""
-When = Literal["first", "last"]
+FORMAT = 7
+"""Version of run.json."""
 Mark: TypeAlias = Mapping[str, int | str]
 """A place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
-Analyses: TypeAlias = Mapping[str, Any]
-"""A round's analyses: its number `round`, and `matrices` [C, C] as nested lists by name."""
+Matrices: TypeAlias = Mapping[str, Any]
+"""Matrices [C, C] as nested lists by name."""
 
-
-@record(frozen=True, kw_only=True, config=RECORD)
-class RunFile(RunInfo):
-    """The content of run.json.
-
-    Attributes:
-        started: when the run began.
-        plugins: the plug-ins, with their texts.
-        partition: the assignment of images to clients, with its hash.
-    """
-
-    started: datetime | None = None
-    plugins: Sequence[Mapping[str, Any]] = ()
-    partition: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def info(self) -> RunInfo:
-        """Return the settings that determined the numbers."""
-        return RunInfo(**{each.name: getattr(self, each.name) for each in fields(RunInfo)})
-
-
-_HEAD, _ROUND, _COSTS = TypeAdapter(RunFile), TypeAdapter(Round), TypeAdapter(Costs)
+_HEAD, _ROUND, _COSTS = TypeAdapter(RunInfo), TypeAdapter(Round), TypeAdapter(Costs)
 
 
 class RunFolder:
@@ -80,21 +54,14 @@ class RunFolder:
         self.path = path
         self.head = path / RUN
         self.rounds_file = path / ROUNDS
-        self.matrices = path / "matrices.json"
+        self.matrices_file = path / "matrices.json"
         self.error = path / "error.txt"
-        self.lock = path / ".lock"
         self.states = path / "states"
 
     @property
     def has_run(self) -> bool:
         """Return True if run.json exists, with or without rounds; it may be unreadable."""
-        return os.path.lexists(self.head)
-
-    @property
-    def is_taken(self) -> bool:
-        """Return True if the folder contains a run; what was killed in its first round is none."""
-        traces = self.head, self.rounds_file, self.states / "head.json"
-        return any(trace.exists() for trace in traces)
+        return self.head.exists()
 
     @property
     def is_finished(self) -> bool:
@@ -108,31 +75,34 @@ class RunFolder:
 
     # --- run.json ---------------------------------------------------------------------------------
 
-    def read_head(self) -> RunFile:
-        """Return the content of run.json.
+    def read_head(self) -> RunInfo:
+        """Return the content of run.json but for the partition.
 
         Raises:
             UserError: if there is no run, or the file is damaged.
         """
-        if not self.has_run:
-            raise _no_run(self.path)
-        tree = read_json(self.head)
-        if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
-            raise UserError(f"{self.head} is not the run.json of a run of this version of fedray")
+        tree = self._tree()
         try:
-            tree["partition_sha256"] = tree.get("partition", {}).get("sha256")
+            partition = tree.pop("partition")
+            hashes = partition.get("sha256"), partition.get("images_sha256")
+            tree["partition_sha256"], tree["data_sha256"] = hashes
             return _HEAD.validate_python(tree)
-        except (ValidationError, AttributeError) as error:
+        except (ValidationError, LookupError, AttributeError) as error:
             raise UserError(f"{self.head} cannot be read: {_reason(error)}") from None
 
-    def write_head(self, head: RunFile) -> None:
-        """Replace run.json; create the folder if missing."""
+    def write_head(self, info: RunInfo, partition: Mapping[str, Any]) -> None:
+        """Replace run.json; create the folder if missing.
+
+        Args:
+            info: all but the partition.
+            partition: the assignment of images to clients, with hashes of itself and the images.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        tree = _HEAD.dump_python(head, mode="json")
-        partition = json.dumps(tree.pop("partition"), allow_nan=False)
-        del tree["partition_sha256"]
-        text = json.dumps({"format": FORMAT, **tree}, indent=1, allow_nan=False)
-        write_atomic(self.head, f'{text[:-2]},\n "partition": {partition}\n}}\n')
+        tree = {"format": FORMAT, **_HEAD.dump_python(info, mode="json")}
+        del tree["partition_sha256"], tree["data_sha256"]
+        text = json.dumps(tree, indent=1, allow_nan=False)
+        last = json.dumps(partition, allow_nan=False)  # on one line
+        write_atomic(self.head, f'{text[:-2]},\n "partition": {last}\n}}\n')
 
     def experiment(self) -> dict[str, Any]:
         """Return the settings of the run as a tree that can be resolved, with its plug-ins' texts.
@@ -144,29 +114,38 @@ class RunFolder:
         tree = {key: value for key, value in head.config.items() if key != "versions"}
         return {**tree, "plugins": list(head.plugins)} if head.plugins else tree
 
+    def partition(self) -> dict[str, Any]:
+        """Return the assignment of images to clients, and what else is known of the images."""
+        return dict(self._tree()["partition"])
+
     def class_names(self) -> list[str]:
         """Return the names of the classes, in the order of their labels; empty if unknown."""
-        return [str(name) for name in self.read_head().partition.get("class_names", ())]
+        return [str(name) for name in self.partition().get("class_names", ())]
 
     def histograms(self) -> dict[int, NDArray[np.int64]]:
         """Return the images by client and class, int64 [N, C], by the first round of each phase."""
         import numpy as np
 
-        partition = self.read_head().partition
-        try:
-            phases = [partition, *partition.get("later", ())]
-            shape = -1, len(partition["class_names"])
-            return {
-                int(phase.get("round", 0)): np.array(phase["histogram"], np.int64).reshape(shape)
-                for phase in phases
-            }
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise UserError(f"{self.head} cannot be read: it has no histogram") from None
+        first = self.partition()
+        phases = [first, *first.get("later", ())]
+        shape = -1, len(first["class_names"])
+        return {
+            phase.get("round", 0): np.array(phase["histogram"], np.int64).reshape(shape)
+            for phase in phases
+        }
 
     def test_images(self) -> int | None:
         """Return the total number of the clients' test images; None if unknown."""
-        sizes = self.read_head().partition.get("test_sizes")
+        sizes = self.partition().get("test_sizes")
         return None if sizes is None else sum(sizes)
+
+    def _tree(self) -> dict[str, Any]:
+        if not self.has_run:
+            raise _no_run(self.path)
+        tree = read_json(self.head)
+        if not isinstance(tree, dict) or tree.pop("format", None) != FORMAT:
+            raise UserError(f"{self.head} is not the run.json of a run of this version of fedray")
+        return tree
 
     # --- rounds.jsonl -----------------------------------------------------------------------------
 
@@ -191,7 +170,7 @@ class RunFolder:
                     f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
                     "restore the file from a copy, or start anew with another --out"
                 ) from None
-        return Run(head.info, rounds, costs, head.started)
+        return Run(head, rounds, costs)
 
     def rounds(self) -> Sequence[Round]:
         """Return the rounds so far, read as by `read`; empty without run.json."""
@@ -212,45 +191,28 @@ class RunFolder:
         content = b"".join(line + b"\n" for line in self._lines()[:count])
         return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
-    def write(self, run: Run) -> None:
-        """Write run.json and rounds.jsonl of a run; create the folder if missing."""
-        partition = {"sha256": run.info.partition_sha256} if run.info.partition_sha256 else {}
-        self.write_head(RunFile(**vars(run.info), started=run.started, partition=partition))
-        lines = [round_line(done, run.costs) for done in run.rounds]
-        end = [end_line()] if run.is_finished else []
-        write_atomic(self.rounds_file, "".join([*lines, *end]))
-
     # --- other files ------------------------------------------------------------------------------
 
-    def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
-        """Return the last or the first analyses of the run's method; empty if it has none."""
-        found = self._analyses(when)
-        return {} if found is None else dict(found["matrices"])
+    def matrices(self) -> dict[int, Matrices]:
+        """Return the first and the last analyses of the run's method by round; empty without any.
 
-    def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
-        """Write a round's analyses and the run's first ones; return the first ones."""
-        now = {"round": round_.round, "matrices": round_.matrices}
-        first = first or now
-        write_json(self.matrices, {"last": now, "first": first})
-        return first
-
-    def first_analyses(self, until: int) -> Analyses | None:
-        """Return the first analyses if their round is at most `until`; otherwise None."""
-        first = self._analyses("first")
-        return first if first is not None and first["round"] <= until else None
-
-    def _analyses(self, when: When) -> Analyses | None:
-        if not self.matrices.exists():
-            return None
-        tree = read_json(self.matrices)
+        Raises:
+            UserError: if the file is damaged.
+        """
+        if not self.matrices_file.exists():
+            return {}
+        tree = read_json(self.matrices_file)
         try:
-            found: Analyses = tree[when]
-            _ = found["round"] + 0, dict(found["matrices"])
-            return found
-        except (LookupError, TypeError, ValueError):
+            return {int(round_): dict(matrices) for round_, matrices in sorted(tree.items())}
+        except (AttributeError, TypeError, ValueError):
             raise UserError(
-                f"{self.matrices} cannot be read: it has no analyses; restore it from a copy"
+                f"{self.matrices_file} cannot be read: it has no analyses; restore it from a copy"
             ) from None
+
+    def read_matrices(self, when: Literal["first", "last"] = "last") -> Matrices:
+        """Return the first or the last analyses; empty without any, see `matrices`."""
+        found = [*self.matrices().values()] or [{}]
+        return found[-1 if when == "last" else 0]
 
     def keep_error(self, traceback: str) -> str:
         """Append a traceback without secrets to error.txt; create the folder if missing.
@@ -337,11 +299,6 @@ def _is_end(line: bytes) -> bool:
 
 
 def _no_run(folder: Path) -> UserError:
-    if (folder / "result.json").exists():
-        return UserError(
-            f"{folder} was written by an earlier version of fedray, whose results this version "
-            "does not read; use that version, or run the experiment again"
-        )
     return UserError(f"there is no {RUN} in or below {folder}; pass a run's folder")
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from fedray.storage.files import sync
-from fedray.storage.metric import HEADLINE, VALIDATION
-from fedray.storage.run import Costs, Round, Run
-from fedray.storage.run_folder import Mark, RunFile, RunFolder, end_line, round_line
+from fedray.storage.files import sync, write_json
+from fedray.storage.metric import HEADLINE, VALIDATION, best_round
+from fedray.storage.run import Costs, Round, Run, RunInfo
+from fedray.storage.run_folder import Mark, RunFolder, end_line, round_line
 
 
 class RunWriter:
@@ -20,29 +22,38 @@ class RunWriter:
 
     Args:
         folder: the folder of the run, which exists.
-        head: the content of run.json.
+        info: the content of run.json.
+        partition: see `RunFolder.write_head`.
         earlier: the interrupted run to continue, cut to the rounds of its checkpoint; later rounds
             are removed from the file.
-
-    Attributes:
-        best: the best round so far; None if no images select it, or no round was evaluated.
     """
 
-    def __init__(self, folder: RunFolder, head: RunFile, earlier: Run | None = None) -> None:
-        earlier = earlier or Run(head.info)
-        started = earlier.started or head.started or datetime.now(UTC)
-        self._folder, self._head = folder, replace(head, started=started)
-        self._analyses = folder.first_analyses(earlier.done) if earlier.rounds else None
-        self._chooser = HEADLINE if head.select == "test" else f"{VALIDATION}{HEADLINE}"
-        self.best = earlier.best_round(HEADLINE)
-        self._most = None if self.best is None else earlier.curve(self._chooser)[self.best]
-        folder.write_head(self._head)
+    def __init__(
+        self,
+        folder: RunFolder,
+        info: RunInfo,
+        partition: Mapping[str, Any],
+        earlier: Run | None = None,
+    ) -> None:
+        earlier = earlier or Run(info)
+        started = earlier.info.started or info.started or datetime.now(UTC)
+        self._folder = folder
+        found = folder.matrices() if earlier.rounds else {}
+        self._matrices = {number: m for number, m in found.items() if number <= earlier.done}
+        self._chooser = HEADLINE if info.select == "test" else f"{VALIDATION}{HEADLINE}"
+        self._curve = earlier.curve(self._chooser)
+        folder.write_head(replace(info, started=started), partition)
         kept = folder.mark(len(earlier.rounds))
         self._file = folder.rounds_file.open("a+b", buffering=0)
         self._file.truncate(int(kept["bytes"]))
         self._file.seek(0)
         self._digest = hashlib.sha256(self._file.read())
         sync(folder.path)
+
+    @property
+    def best(self) -> int | None:
+        """Return the best round so far; None if no images select it, or none was evaluated."""
+        return best_round(self._curve, "max")
 
     def append(self, round_: Round, costs: Costs) -> None:
         """Append a round.
@@ -53,11 +64,12 @@ class RunWriter:
         """
         line = round_line(round_, costs)
         if round_.matrices:
-            self._analyses = self._folder.write_matrices(round_, self._analyses)
+            first = dict([*self._matrices.items()][:1])
+            self._matrices = {**first, round_.round: round_.matrices}
+            write_json(self._folder.matrices_file, self._matrices)
         self._write(line)
-        value = round_.metrics.get(self._chooser)
-        if round_.round and value is not None and (self._most is None or value > self._most):
-            self.best, self._most = round_.round, value
+        if self._chooser in round_.metrics:
+            self._curve[round_.round] = round_.metrics[self._chooser]
 
     def _write(self, line: str) -> None:
         before, rest = os.fstat(self._file.fileno()).st_size, line.encode()

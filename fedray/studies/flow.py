@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
@@ -22,18 +19,12 @@ from fedray.errors import RayDied, RunFailed, UserError
 from fedray.plugins import Plugin, check_unchanged, write_copies
 from fedray.results.record import DATA, TableRecord
 from fedray.shipped import folders, names
+from fedray.storage.claim import claimed
 from fedray.storage.files import (
-    LOCK,
-    cannot_write,
-    discard_if_empty,
     explain_disk_full,
-    make_folder,
-    remove_torn,
-    reserve,
+    new_place,
     results_home,
-    stamp,
     store_home,
-    tables_home,
     write_atomic,
 )
 from fedray.studies.cell import check_cells, check_rows_differ
@@ -118,10 +109,8 @@ def carry_out(request: Request) -> tuple[Study, int]:
     if request.only_plan:
         print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
         return study, 0
-    make_folder(study.store)
-    new = None if request.resume or request.out else reserve(study.home)
-    study.home = new or study.home
-    with discard_if_empty(new), explain_disk_full(study.home), hold(study.home):
+    study.store.mkdir(parents=True, exist_ok=True)
+    with explain_disk_full(study.home), claimed(study.home):
         if request.resume:
             study = reload(study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
@@ -134,7 +123,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
 
 def home_of(kind: Kind, name: str) -> Path:
     """Return the folder of a study's invocations."""
-    return (results_home() if kind == "sweep" else tables_home()) / name
+    return (results_home() if kind == "sweep" else results_home() / "tables") / name
 
 
 def plan_of(request: Request) -> StudyPlan:
@@ -168,7 +157,7 @@ def begin_or_resume(request: Request) -> Study:
     published = [
         Published(str(path), TableRecord.read(_table_json(path))) for path in request.published
     ]
-    home = home_of(request.kind, plan.name) / stamp()
+    home = new_place(home_of(request.kind, plan.name))
     if request.out is not None:
         home = request.out.resolve()
         if (home / FILE).exists():
@@ -250,28 +239,6 @@ def reload(study: Study) -> Study:
         raise UserError(f"{current.home} was finished by another process meanwhile")
     current.forget_failures()
     return current.look()
-
-
-@contextmanager
-def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
-    """Lock an invocation's folder against other processes.
-
-    Raises:
-        UserError: if another process holds the lock, or the folder cannot be written.
-    """
-    lock = FileLock(home / LOCK)
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=wait_seconds)
-    except Timeout:
-        raise UserError(f"{home} belongs to a command that is still running") from None
-    except OSError as error:
-        raise cannot_write(home, error) from None
-    remove_torn(home)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def copy_study_file(request: Request, study: Study) -> None:

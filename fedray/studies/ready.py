@@ -86,16 +86,13 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
         os.environ.setdefault(name, value)
     import ray
 
-    from fedray.runtime.cluster import check_storage, connect, drivers_node
-    from fedray.runtime.resources import at_a_time, preflight, server_bundle
+    from fedray.runtime.cluster import check_storage, connect
+    from fedray.runtime.resources import at_a_time, preflight
 
     if not ray.is_initialized():
         say_next("connecting to Ray")
     nodes = connect()
-    for experiment in firsts:
-        check_storage(study.home, len(nodes), server_bundle(experiment))
-    if drivers_node() is not None:
-        print("the runs' servers are on this node, where results are written (FEDRAY_RESULTS)")
+    check_storage(study.home, len(nodes))
     if track:
         check_tracking(len(nodes))
     lines = [preflight(experiment, nodes) for experiment in firsts]

@@ -197,11 +197,7 @@ def _shared_tags(study: Study) -> dict[str, str]:
 def info_of(experiment: Experiment) -> RunInfo:
     """Return the description of a run that has not begun."""
     return RunInfo(
-        name=experiment.name,
-        scale=experiment.scale,
-        algorithm=experiment.algorithm.name,
         config=experiment.record(),
-        seed=experiment.seed,
         identity=experiment.identity(),
         environment=environment(experiment.threads),
     )

@@ -31,10 +31,8 @@ from ray.tune.search import Searcher
 
 from fedray.config import Experiment, received_experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
-from fedray.runtime.cluster import drivers_node
-from fedray.runtime.liveness import Liveness, cause_of
+from fedray.runtime.cluster import Liveness, cause_of
 from fedray.runtime.resources import trial_bundles
-from fedray.runtime.server import Losses
 from fedray.storage.metric import best_round, find_metric
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -159,20 +157,18 @@ class Runs(Searcher):  # type: ignore[misc]
 
     Args:
         study: the study.
-        node: the resource that binds the runs' servers to a node, see `trial_bundles`.
     """
 
-    def __init__(self, study: Study, node: str | None) -> None:
+    def __init__(self, study: Study) -> None:
         super().__init__(metric="score", mode="max")
         self._study = study
-        self._node = node
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next run's config; None while no run is ready; FINISHED at the end."""
         run = self._study.ask()
         if run is not None:
             run.status = "running"
-            return {"trial": config_of(run, self._study.plan, self._node)}
+            return {"trial": config_of(run, self._study.plan)}
         return Searcher.FINISHED if self._study.is_complete else None
 
     def on_trial_complete(
@@ -188,7 +184,7 @@ class Runs(Searcher):  # type: ignore[misc]
         """Restore nothing."""
 
 
-def config_of(run: StudyRun, plan: StudyPlan, node: str | None = None) -> dict[str, Any]:
+def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
     """Return the trainable's config for a run, and the bundles of its placement group."""
     chooser = plan.chosen_by(run.spec.place.row)
     metric = find_metric(chooser, known_metrics())
@@ -198,7 +194,7 @@ def config_of(run: StudyRun, plan: StudyPlan, node: str | None = None) -> dict[s
         "experiment": run.spec.experiment.model_dump_json(by_alias=True),
         "chooser": chooser,
         "sign": 1 if metric is None else sign_of(metric),
-        "bundles": trial_bundles(run.spec.experiment, node),
+        "bundles": trial_bundles(run.spec.experiment),
     }
 
 
@@ -225,7 +221,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._has_begun = has_begun
         self._cells_over = study.cells_over
         self._started: dict[int, float] = {}
-        self._losses: dict[int, Losses] = {}
+        self._losses: dict[int, tuple[int, int]] = {}  # the last round, and losses since
         self._written = -math.inf
         self._is_written = True
 
@@ -284,11 +280,13 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         """
         run = self._run(trial)
         most = run.spec.experiment.faults.max_failures
-        losses = self._losses.setdefault(run.number, Losses(most))
-        losses.reach(-1 if run.last_round is None else run.last_round)
-        if losses.add():
+        reached = -1 if run.last_round is None else run.last_round
+        last, count = self._losses.get(run.number, (-1, 0))
+        count = count + 1 if reached <= last else 1
+        self._losses[run.number] = max(last, reached), count
+        if count > most:
             error = cause_of(_error_of(trial))
-            died = f"{DIED} {losses.count} time(s) (faults.max_failures={most}): {error}"
+            died = f"{DIED} {count} time(s) (faults.max_failures={most}): {error}"
             self._settle(run, "failed", died)
         else:
             run.status = "pending"
@@ -365,7 +363,7 @@ def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
     tuner = tune.Tuner(
         placed,
         tune_config=tune.TuneConfig(
-            search_alg=Runs(study, drivers_node()),
+            search_alg=Runs(study),
             scheduler=_scheduler(study),
             num_samples=-1,
             max_concurrent_trials=concurrent,

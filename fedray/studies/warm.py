@@ -56,7 +56,6 @@ class WarmProcess:
             self._end_workers()
             return lambda assembly: SerialExecutor(assembly, torch.device("cpu"))
         pool = self._workers(experiment)
-        pool.prefetch(experiment)
         return lambda assembly: RayExecutor(assembly, pool)
 
     def close(self) -> None:
@@ -82,6 +81,8 @@ class WarmProcess:
         if self._pool is None or fits != self._fits:
             self._end_workers()
             self._pool, self._fits = pool_of(experiment), fits
+        else:
+            self._pool.begin(experiment)
         return self._pool
 
 
@@ -96,20 +97,8 @@ def pool_of(experiment: Experiment) -> WorkerPool:
 
 
 def runs_in_process(experiment: Experiment) -> bool:
-    """Return True if a trial's own process runs the client steps.
-
-    A process that is on the driver's node only to write results has separate workers.
-    """
-    return experiment.workers == 1 and experiment.gpus == 0 and not _only_writes_results()
-
-
-def _only_writes_results() -> bool:
-    """Return True if the process is pinned to a node for its disk (`resources.trial_bundles`)."""
-    import ray
-    from ray.util import get_current_placement_group
-
-    group = get_current_placement_group() if ray.is_initialized() else None
-    return group is not None and any(name.startswith("node:") for name in group.bundle_specs[0])
+    """Return True if a trial's own process runs the client steps."""
+    return experiment.workers == 1 and experiment.gpus == 0
 
 
 warm = WarmProcess()

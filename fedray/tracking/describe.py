@@ -17,7 +17,7 @@ from fedray.config import EXPERIMENTS, flatten
 from fedray.storage.claim import is_claimed
 from fedray.storage.metric import BEST, HEADLINE, REPORTED, VALIDATION
 from fedray.storage.run import Round, Run, RunInfo, Status, data_name
-from fedray.storage.run_folder import ARTIFACTS, RunFolder
+from fedray.storage.run_folder import RunFolder
 from fedray.units import size_of
 
 RunStatus: TypeAlias = Status | Literal["RUNNING"]
@@ -69,7 +69,7 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
         METHOD_TAG: info.algorithm,
         DATA_TAG: data_name(info.config),
         SEED_TAG: str(info.seed),
-        "scale": info.scale,
+        "scale": info.config["scale"],
         "select": info.select,
         **({"chosen": BEST["test"]} if info.select == "test" else {}),
         "fedray.identity": info.identity,
@@ -172,11 +172,12 @@ def run_note(done: Run) -> str:
     data = info.config["data"]
     up = sum(round_.up.total_bytes for round_ in done.rounds)
     down = sum(round_.down.total_bytes for round_ in done.rounds)
-    scale = "" if info.scale == "laptop" else f" [{info.scale} scale]"
+    scale = info.config["scale"]
+    suffix = "" if scale == "laptop" else f" [{scale} scale]"
     lines = [
         f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
         f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "
-        f"seed {info.seed}{scale}."
+        f"seed {info.seed}{suffix}."
     ]
     if best is not None:
         value, label = f"{100 * best.local_accuracy:.2f} %", BEST[info.select]
@@ -261,8 +262,8 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
     info, best = run.info, run.best
     params, tags = describe_run(info)
     tags |= {"fedray.folder": folder.name, "mlflow.source.name": f"fedray run {files.head}"}
-    started = run.started.timestamp() if run.started is not None else 0.0
-    is_going = is_claimed(files) if going is None else going
+    started = info.started.timestamp() if info.started is not None else 0.0
+    is_going = is_claimed(folder) if going is None else going
     ended: RunStatus = "FAILED" if files.error.is_file() else "KILLED"
     return TrackedRun(
         key=f"{info.identity[:16]}-{round(1e6 * started):x}",
@@ -276,6 +277,6 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
         rounds=run.rounds,
         data=data_of(info),
         metrics={BEST_METRIC: best.local_accuracy, "best/round": best.round} if best else {},
-        files=[folder / name for name in (*ARTIFACTS, files.error.name)],
+        files=[files.head, files.rounds_file, files.matrices_file, files.error],
         note=run_note(run),
     )

@@ -70,7 +70,7 @@ def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = 
     try:
         study = TrackedStudy.read(folder)
         if study is not None:
-            going, members = is_claimed(RunFolder(folder)) if going is None else going, study.runs
+            going, members = is_claimed(folder) if going is None else going, study.runs
             parent = study.parent
             is_killed = parent.status == "RUNNING" and not going
             target.write(replace(parent, status="KILLED") if is_killed else parent, study)

@@ -1,7 +1,6 @@
 """Trained models, loaded from a run's folder without the run's data and without Ray.
 
 images.py   preprocessing of tensors, arrays, PIL images and files
-card.py     the model card of an exported model
 model.py    `TrainedModel`, one client's model: predictions, weights, export; `TrainedModels`
 loading.py  `open_models`, which loads all models of a run
 """

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedray.config import Experiment, load_experiment
+from fedray.config import load_experiment
 from fedray.data import FederatedData, ImageSet
 from fedray.errors import UserError, one_line
 from fedray.runtime.assembly import Assembly
-from fedray.storage.kept_models import KeptModels, ModelFacts, Which, kept_rounds
+from fedray.storage.kept_models import Which, kept_models
+from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 from fedray.trained.model import TrainedModels
 
@@ -31,18 +32,15 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     """
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
-    rounds = kept_rounds(folder)
-    chosen = which or next(iter(rounds), None)
-    run = RunFolder(folder).read() if RunFolder(folder).has_run else None
-    if chosen == "last" and run is not None and run.is_finished and rounds.get("best") == run.done:
+    files = RunFolder(folder)
+    run = files.read()
+    kept = kept_models(files, run)
+    chosen = which or next(iter(kept), None)
+    if chosen == "last" and "best" in kept and run.is_finished and kept["best"].round == run.done:
         chosen = "best"  # the last round is the best
-    if chosen not in rounds:
-        raise UserError(_why_there_are_none(folder, which))
-    kept = KeptModels(folder, chosen)
-    if run is not None:
-        kept.check(run)
-    assembly = without_data(read_without_data(folder), kept.facts)
-    return TrainedModels(folder, assembly, kept, _usable(device))
+    if chosen is None or chosen not in kept:
+        raise UserError(_why_there_are_none(folder, run, which))
+    return TrainedModels(folder, without_data(folder), kept[chosen], _usable(device))
 
 
 def _usable(device: str) -> torch.device:
@@ -57,43 +55,32 @@ def _usable(device: str) -> torch.device:
     return torch_device
 
 
-def _why_there_are_none(folder: Path, which: str | None) -> str:
-    run = RunFolder(folder)
-    if not run.has_run:
-        return f"{folder} holds no run; pass the folder that a run printed (results: ...)"
+def _why_there_are_none(folder: Path, run: Run, which: str | None) -> str:
     if which == "best":
         return (
             f"{folder} has no models of a best round: no images selected one (set "
             "data.validation_fraction=0.1 or report.select=test), or keep.models did not ask for "
             "them; use the models of the last round"
         )
-    if run.has_run and not run.read().is_finished:
+    if not run.is_finished:
         return (
             f"the run in {folder} has not finished; go on with --resume {shlex.quote(str(folder))}"
         )
     return f"{folder} has no models; run the experiment again with keep.models=best"
 
 
-def read_without_data(folder: Path) -> Experiment:
-    """Return the experiment of a run without resolving the folder of its images.
-
-    Raises:
-        UserError: if the folder contains no run, or another configuration than its result.
-    """
-    tree = RunFolder(folder).experiment()
-    return load_experiment({**tree, "data": {**tree.get("data", {}), "root": None}})
-
-
-def without_data(experiment: Experiment, facts: ModelFacts) -> Assembly:
-    """Return the components of a run whose clients have no images."""
-    channels, height, width = facts.image
+def without_data(folder: Path) -> Assembly:
+    """Return the components of a run whose clients have no images, nor need its folder of them."""
+    tree, partition = RunFolder(folder).experiment(), RunFolder(folder).partition()
+    experiment = load_experiment({**tree, "data": {**tree["data"], "root": None}})
+    channels, height, width = partition["image"]
     images = ImageSet(
         source=experiment.data.source.name,
         images=np.zeros((0, channels, height, width), np.uint8),
         labels=np.zeros(0, np.int64),
-        class_names=facts.class_names,
+        class_names=tuple(partition["class_names"]),
         origin=np.zeros(0, np.int8),
         masks=np.zeros((0, height, width), np.uint8),
     )
-    nobody = (np.zeros(0, np.int64),) * facts.clients
-    return Assembly(experiment, FederatedData(images, nobody, nobody, base=facts.base))
+    nobody = (np.zeros(0, np.int64),) * experiment.data.clients
+    return Assembly(experiment, FederatedData(images, nobody, nobody, base=partition["base"]))

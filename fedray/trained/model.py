@@ -20,9 +20,9 @@ from fedray.models import Pixels
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly, image_keys
 from fedray.runtime.isolation import Isolation
-from fedray.storage.kept_models import KeptModels, ModelFacts
+from fedray.storage.kept_models import KeptModels
+from fedray.storage.metric import BEST
 from fedray.streams import torch_seeded
-from fedray.trained.card import Card
 from fedray.trained.images import Images, Preprocessing
 from fedray.trees import leaves
 
@@ -179,7 +179,7 @@ class TrainedModel:
     def state_dict(self) -> Tensors:
         """Return a copy of the model's parameters and buffers by name, on the CPU.
 
-        For a prompt method, these are the prompts, without the CLIP that the card names.
+        For a prompt method, these are the prompts, without the frozen CLIP.
         """
         named = named_tensors(self._local.model)
         return {name: tensor.cpu().contiguous().clone() for name, tensor in named.items()}
@@ -195,7 +195,7 @@ class TrainedModel:
         memory, extra = _Watched(self._local.state.memory), _Watched(self._local.extra)
         state = ClientState(self._local.state.model, memory)
         TrainedModel(self.owner, replace(self._local, state=state, extra=extra)).predict(
-            torch.zeros(1, *self.owner.facts.image)
+            torch.zeros(1, *self.owner.image)
         )
         trees: dict[str, Any] = {"memory": memory.read, "extra": extra.read}
         return {
@@ -204,11 +204,11 @@ class TrainedModel:
         }
 
     def export(self, folder: str | Path) -> Path:
-        """Write the weights as safetensors, and a model card, into a new folder.
+        """Write the weights as safetensors into a new folder.
 
         Args:
-            folder: the folder of `model.safetensors` (the weights, and the tensors of `classifier`
-                as `classifier.NAME`) and `README.md`.
+            folder: the folder of `model.safetensors`: the weights, and the tensors of `classifier`
+                as `classifier.NAME`.
 
         Raises:
             UserError: if the folder contains an export.
@@ -222,16 +222,6 @@ class TrainedModel:
         place.mkdir(parents=True, exist_ok=True)
         extra = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
         save_file({**self.state_dict(), **extra}, file)
-        owner = self.owner
-        card = Card(
-            owner.folder,
-            owner.assembly,
-            owner.facts,
-            self.client,
-            self.preprocessing,
-            list(self.classifier),
-        )
-        (place / "README.md").write_text(card.markdown(), encoding="utf-8")
         return place
 
 
@@ -254,9 +244,20 @@ class TrainedModels:
         self._kept = kept
 
     @property
-    def facts(self) -> ModelFacts:
-        """Return facts about the models: the round, how it was selected, its metrics."""
-        return self._kept.facts
+    def round(self) -> int:
+        """Return the round after which the models were tested."""
+        return self._kept.round
+
+    @property
+    def chosen(self) -> str:
+        """Return how the round was chosen, as a text for people; "" for the last round."""
+        select = self.assembly.experiment.report.select
+        return BEST[select] if self._kept.which == "best" else ""
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Return channels, height and width of the models' input images."""
+        return self.assembly.data.images.shape
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -268,15 +269,15 @@ class TrainedModels:
         """Return the preprocessing of images for the models."""
         keys = image_keys(self.assembly.experiment)
         resampling = sources.get(keys.source.name).resampling
-        return Preprocessing(*self.facts.image, resampling, keys.resize)
+        return Preprocessing(*self.image, resampling, keys.resize)
 
     @property
     def is_global(self) -> bool:
         """Return True if all clients predict with one model."""
-        return self.facts.is_global
+        return self._kept.is_global
 
     def __len__(self) -> int:
-        return self.facts.clients
+        return self.assembly.experiment.data.clients
 
     def model(self, client: int | None = None) -> TrainedModel:
         """Return the model of one client, or the model that all clients share.

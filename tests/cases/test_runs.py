@@ -150,7 +150,7 @@ def keep_changed_on_resume(out, before, after, until=1):
     begin(experiment(keep__models=before, **keys), out, until)
     experiment(keep__models=after, **keys).train(out, executor="serial", resume=True)
     result = fedray.load(out)
-    return result.models().facts.round, result.best.round if after == "best" else 3
+    return result.models().round, result.best.round if after == "best" else 3
 
 
 def rounds_take_the_arguments_of_train(out):

@@ -137,7 +137,7 @@ def test_a_copy_never_replaces_a_file(name, word, tmp_path, monkeypatch, capsys)
     assert main(["cp", name, "some/where"]) == 0
     assert Path(f"some/where/{name}.yaml").is_file()
     assert main(["cp", name, "mine.yaml/there.yaml"]) == 2
-    assert "the folder mine.yaml cannot be written" in capsys.readouterr().err
+    assert "mine.yaml: File exists" in capsys.readouterr().err
 
 
 def test_the_kind_says_which_of_two_files_of_a_name_is_copied(tmp_path, monkeypatch, capsys):

@@ -58,7 +58,8 @@ def test_a_mixed_federation_with_a_model_of_ones_own(capsys):
     fedray(["new", "model", "mixed"])
     words = ["fedproto_digits", "--plugin", "mixed.py", "model.group=mixed_and_mlp"]
     assert run([*words, *SMALL, *SERIAL]) == 0
-    assert RunFolder(Path("run")).read().info.architectures == ("mixed", "mlp", "mixed")
+    models = package.load("run").models().assembly.models
+    assert [*models.architectures] == ["mixed", "mlp", "mixed"]
 
 
 @pytest.mark.long

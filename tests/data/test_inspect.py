@@ -16,11 +16,10 @@ from PIL import Image
 
 from fedray.__main__ import main
 from fedray.data import ReadOptions, load_images
-from fedray.data.inspect import check_sizes, inspect_folder, source_for
+from fedray.data.inspect import inspect_folder, source_for
 from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
 from fedray.run import main as run
-from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
 
 COLOURS = {"daisy": (250, 250, 240), "rose": (200, 20, 60), "tulip": (240, 200, 20)}
@@ -177,25 +176,6 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
         "loose.png": "contains no folder of images; expected <class>/<image>",
         "missing": "is not a folder",
     }[path] in error
-
-
-def test_sizes_are_compared_before_anything_starts(flowers):
-    words = ["data.source=image_folder", f"data.root={flowers}", "model.group=cnn4"]
-    resolve("fedavg_digits", words)
-    draw(flowers / "tulip" / "zz.png", (1, 1, 1), size=(10, 14))
-    said = r"images differ in size: tulip/zz.png is 10x14, .* 12x10; set data.image_size, .*=10"
-    with pytest.raises(UserError, match=said):
-        check_sizes(flowers, "image_folder")
-    resolve("fedavg_digits", [*words, "data.image_size=10"])
-
-
-def test_sizes_in_a_parquet_file_are_compared_too(flowers, tmp_path):
-    as_parquet(flowers, tmp_path / "even")
-    check_sizes(tmp_path / "even", "parquet")
-    draw(flowers / "daisy" / "zz.png", (1, 1, 1), size=(10, 14))
-    as_parquet(flowers, tmp_path / "table")
-    with pytest.raises(UserError, match=r"train-0.parquet, row 12 is 10x14, .* 12x10"):
-        check_sizes(tmp_path / "table", "parquet")
 
 
 @pytest.mark.parametrize("missing", [None, ""])

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedray
 from fedray.errors import FedrayError
-from fedray.models.pretrained import load_pretrained
+from fedray.models.pretrained import start_from_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(fedray.__file__).parent
@@ -63,5 +63,5 @@ def test_code_in_a_weight_file_does_not_run(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(pickle.dumps({"weight": Harm(tmp_path / "harm")}, protocol=2))
     with pytest.raises(FedrayError):
-        load_pretrained(nn.Linear(1, 1), "resnet18", str(path))
+        start_from_pretrained(nn.Linear(1, 1), "resnet18", str(path))
     assert not (tmp_path / "harm").exists()

@@ -108,8 +108,8 @@ def test_before_round_1_a_text_encoder_that_learns_is_fedglcl(run, blocks):
         return
     silent = {name for name in start if name.endswith("key.bias")}  # softmax does not see it
     assert set(start) - set(moved) <= silent | {"text.embeddings.token_type_embeddings.weight"}
-    assert any("encoder.layer.1." in name for name in moved)
-    assert all("encoder.layer.0." not in name for name in start) == (blocks == 1)
+    assert any("encoder.layer.0." in name for name in moved)
+    assert all("encoder.layer.1." not in name for name in start) == (blocks == 1)
 
 
 def test_what_learns_of_the_text_encoder_is_sent_every_round_and_its_inputs_once(run):

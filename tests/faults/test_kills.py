@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 from fedray import run
-from fedray.storage.files import remove_torn, write_json
-
-
-def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path):
-    for name in (".run.json.71.tmp", ".71.tmp.run.json"):
-        (tmp_path / name).touch()
-    (tmp_path / ".round_00003.71.tmp").mkdir()
-    (tmp_path / ".lock").touch()
-    write_json(tmp_path / "run.json", {})
-    remove_torn(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "run.json"]
 
 
 def test_states_that_a_killed_run_left_are_removed(tmp_path):

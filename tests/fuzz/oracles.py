@@ -388,8 +388,8 @@ def kept(drawn: Drawn, played: Played) -> Iterator[str]:
     if drawn.experiment.keep.models == "none" or is_left_out:
         return
     models = fedray.load(played.folder).models()
-    done = played.run.rounds[models.facts.round]
-    data = played.assembly.data.at(models.facts.round)
+    done = played.run.rounds[models.round]
+    data = played.assembly.data.at(models.round)
     for client, accuracy in done.per_client.items():
         index = data.test[client]
         found = models.model(client).predict(torch.from_numpy(data.images.images[index]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +100,22 @@ class ServerActor(server.ServerActor):
     The checkpoint of that round is written beside the next one: the round may come again.
     """
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Any]:
-        died = Path(out).with_suffix(".died")
-        for record in super().run(experiment, out, began):
-            if getattr(record, "round", None) == 1 and not died.exists():  # texts have none
-                died.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield record
+    def __init__(self, experiment: str, out: str, began: float) -> None:
+        super().__init__(experiment, out, began)
+        self._died = Path(out).with_suffix(".died")
+
+    def round_after(self, last: int) -> Any:
+        done = super().round_after(last)
+        if last == 0 and not self._died.exists():
+            self._died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
 
 
 class KnowingServer(server.ServerActor):
     """A server whose process, and whose workers' processes, know the methods of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any) -> None:
         register()
         server.Worker = Worker
+        super().__init__(*args)

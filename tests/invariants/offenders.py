@@ -152,14 +152,6 @@ class AddedBuffer(Replacing):
         model.register_buffer("seen", torch.ones(1))
 
 
-@method("frozen_parameter", "FrozenParameter", "-")
-class FrozenParameter(Replacing):
-    """Leaves a parameter frozen."""
-
-    def change(self, model):
-        model.head.bias.requires_grad_(False)
-
-
 @method("edited_state", "EditedState", "-")
 class EditedState(FedAvg):
     """Scales the server's model in place."""

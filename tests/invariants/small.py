@@ -102,7 +102,6 @@ class Few:
         self._pool = pool
         self._count = count
         self.answer = pool.answer
-        self.forget = pool.forget
 
     def ready(self) -> list[Any]:
         """Return the first workers."""

@@ -27,8 +27,8 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     words = small.arguments("gpus=3", "workers=1", "--no-track")
     assert run.main([*words, "--out", str(out)]) == 2
     error = said(capsys)
-    assert error.startswith("error: 1 workers need 1 CPU, 3 GPU, but the cluster has")
-    assert error.endswith("set gpus=2 or less\n")
+    assert error.startswith("error: 1 workers need 1 CPU, 3 GPU (")
+    assert error.endswith("lower workers, cpus or gpus\n")
     assert not out.exists()
 
 

@@ -85,7 +85,7 @@ def test_killed_after_any_round(small, tmp_path, round_):
 @pytest.mark.ray
 def test_killed_on_ray_with_all_its_processes(small, pool, tmp_path):
     out = tmp_path / "out"
-    kill_when(small.arguments(*LONGER, "workers=1"), out, 1)
+    kill_when(small.arguments(*LONGER, "workers=1", "--executor", "ray"), out, 1)
     on_workers(small.experiment(*LONGER), out, pool, 3)
     assert_same(out, small.undisturbed(*LONGER))
 

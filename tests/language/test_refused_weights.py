@@ -99,17 +99,20 @@ def test_vocabularies_that_are_pointers_or_pages(bert, tmp_path, content):
 
 def test_layers_that_the_configuration_does_not_have(bert):
     changed(bert / "config.json", num_hidden_layers=1)
-    with pytest.raises(UserError, match=r"16 weights .* are not part .*first encoder\.layer\.1\."):
+    with pytest.raises(UserError, match=r"has, beyond .*, 16 weights, first encoder\.layer\.1\."):
         load_bert(bert)
 
 
 def test_a_vocabulary_larger_than_the_embeddings(bert):
+    vocabulary = (bert / "vocab.txt").read_text().split()
+    words = {"[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 5, "dog": len(vocabulary)}
+    tokenizer = json.loads((bert / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = words
+    (bert / "tokenizer.json").write_text(json.dumps(tokenizer))
     encoder = load_bert(bert)
-    rows = encoder.bert.tensors["embeddings.word_embeddings.weight"]
-    encoder.bert.tensors["embeddings.word_embeddings.weight"] = rows[:9]
-    assert encoder.features(["a photo of"]).shape == (1, 32)
-    with pytest.raises(UserError, match=r"gives the id \d+, but its model has 9 word embeddings"):
-        encoder.features(["a small dog"])
+    assert encoder.features(["a"]).shape == (1, 32)
+    with pytest.raises(UserError, match=r"gives the id 20, but its model has 20 word embeddings"):
+        encoder.features(["a dog"])
 
 
 CASED = "[PAD] [UNK] [CLS] [SEP] [MASK] a A photo of cat Cat dog BMW bm ##w c ##at"
@@ -144,10 +147,10 @@ def test_a_cased_vocabulary(bert, words, settings, expected):
 @pytest.mark.parametrize(
     ("prescribed", "pooling", "more", "message"),
     [
-        ("mean", "cls", (), r"pooling mean, but .*=cls; set text\.encoder\.pooling=mean"),
-        ("cls", "mean", (), r"pooling cls, but .*=mean; set text\.encoder\.pooling=cls"),
-        ("max", "mean", (), r"config\.json prescribes the pooling max"),
-        ("mean", "mean", ("Dense",), r"has a layer Dense, which is not supported"),
+        ("mean", "cls", (), r"pooling mean, but text\.encoder\.pooling=cls; set it to mean"),
+        ("cls", "mean", (), r"pooling cls, but text\.encoder\.pooling=mean; set it to cls"),
+        ("max", "mean", (), r"pooling max, but text\.encoder\.pooling=mean"),
+        ("mean", "mean", ("Dense",), r"has Dense, which is not supported"),
     ],
 )
 @pytest.mark.parametrize("layout", ["old", "new"])
@@ -164,33 +167,21 @@ def test_sentence_encoders_that_change_texts(bert):
     load_bert(bert, pooling="mean")
     file = bert / "config_sentence_transformers.json"
     file.write_text(json.dumps({"default_prompt_name": "query"}))
-    with pytest.raises(UserError, match="has default_prompt_name=query, which changes texts"):
+    with pytest.raises(UserError, match="has default_prompt_name in config_sentence"):
         load_bert(bert, pooling="mean")
-    file.unlink()
-    (bert.parent / "old").mkdir()
-    shutil.move(bert, bert.parent / "old" / "0_Transformer")
-    with pytest.raises(UserError, match=r"of an old layout; give .*0_Transformer as text\.encoder"):
-        load_bert(bert.parent / "old")
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("distilbert", "a model of the kind 'distilbert'; give a folder with a BERT"),
-        ("align", r"kind 'align'; set text\.encoder\.name=align"),
-        ("clip", r"kind 'clip'; set text\.encoder\.name=openclip"),
-    ],
-)
-def test_models_of_other_kinds(bert, kind, message):
+@pytest.mark.parametrize("kind", ["distilbert", "align", "clip"])
+def test_models_of_other_kinds(bert, kind):
     changed(bert / "config.json", model_type=kind)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"a model of the kind '{kind}'; give another text.encod"):
         load_bert(bert)
 
 
 def test_a_configuration_without_kind_is_a_berts_only_with_its_vocabulary(bert):
     changed(bert / "config.json", model_type=None)
     (bert / "vocab.txt").unlink()
-    with pytest.raises(UserError, match="of the kind 'None'; give a folder with a BERT"):
+    with pytest.raises(UserError, match="a model of the kind 'None'"):
         load_bert(bert)
 
 

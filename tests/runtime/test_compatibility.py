@@ -55,10 +55,10 @@ ONE_EACH = {"data.samples": 8, "data.clients": 4, "data.partition": "iid", "batc
 @pytest.mark.parametrize(
     ("algorithm", "keys", "remedy"),
     [
-        ("fedavg", {**ONE_EACH, "model.projector": 8}, "lower data.clients, or remove model.proj"),
-        ("fedavg", {"batch_size": 1, "model.projector": 8}, "set batch_size=2 or more, or remove"),
-        ("fedavg", {"batch_size": 1, "model.group": "resnet8"}, "set batch_size=2 or more$"),
-        ("fml", {**ONE_EACH, "model.projector": 8}, "lower data.clients, or remove"),
+        ("fedavg", {**ONE_EACH, "model.projector": 8}, "lower data.clients"),
+        ("fedavg", {"batch_size": 1, "model.projector": 8}, "set batch_size=2 or more"),
+        ("fedavg", {"batch_size": 1, "model.group": "resnet8"}, "set batch_size=2 or more"),
+        ("fml", {**ONE_EACH, "model.projector": 8}, "lower data.clients"),
         (
             "fedavg",
             {
@@ -66,7 +66,7 @@ ONE_EACH = {"data.samples": 8, "data.clients": 4, "data.partition": "iid", "batc
                 "data.partition": {"name": "dirichlet", "alpha": 1e6, "min_samples": 2},
                 "model.projector": 8,
             },
-            "lower data.clients or raise data.partition.min_samples, or remove",
+            "lower data.clients or raise data.partition.min_samples",
         ),
     ],
 )

@@ -46,8 +46,8 @@ def send():
         executor._experiment, executor.states = "{}", StateStore()
         executor._architectures, executor._rate = ["mlp"] * CLIENTS, {"mlp": 1e-6}
         executor._sizes = [(0, [10] * CLIENTS)]
-        experiment = SimpleNamespace(stacked=1)
-        executor._assembly = SimpleNamespace(experiment=experiment, model_numbers=1, contents={})
+        experiment = SimpleNamespace(stacked=1, gpus=0)
+        executor._assembly = SimpleNamespace(experiment=experiment, model_numbers=1, identity="")
         name = "evaluate" if task == "test" else "client_update"
         executor._send(task, name, 1, groups, down)
         return [share for worker in workers for share in worker.shares]

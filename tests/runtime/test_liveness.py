@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fedray.errors import RayDied
-from fedray.runtime import liveness
-from fedray.runtime.liveness import Liveness
+from fedray.runtime import cluster
+from fedray.runtime.cluster import Liveness
 from fedray.storage.run_folder import RunFolder
 
 WORDS = ["data.samples=240", "data.clients=4", "local_epochs=1", "workers=1"]
@@ -40,8 +40,8 @@ def ports(monkeypatch):
                 "NodeManagerPort": raylet.getsockname()[1],
             },
         ]
-        monkeypatch.setattr(liveness.ray, "get_runtime_context", lambda: context)
-        monkeypatch.setattr(liveness.ray, "nodes", lambda: nodes)
+        monkeypatch.setattr(cluster.ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(cluster.ray, "nodes", lambda: nodes)
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         yield head, raylet
 
@@ -59,7 +59,7 @@ def test_a_port_where_nobody_listens_any_more(ports, dead, said):
 @pytest.mark.slow
 def test_a_head_that_answers_again_has_not_died(ports, monkeypatch):
     alive, answers = Liveness(), iter([False, False, True, True])
-    monkeypatch.setattr(liveness, "answers", lambda address: next(answers))
+    monkeypatch.setattr(cluster, "answers", lambda address: next(answers))
     alive.check()
 
 
@@ -93,16 +93,16 @@ def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
 def test_a_run_whose_ray_is_killed_says_so_and_resumes_equal(name, tmp_path):
-    command = ["fedray.run", "fedavg_digits", *WORDS, "rounds=400"]
+    command = ["fedray.run", "fedavg_digits", *WORDS, "rounds=400", "--executor", "ray"]
     out = tmp_path / "killed"
     code, errors = killed(name, [*command, "--out", str(out)], "round 2/", tmp_path)
     line = errors.splitlines()[-1]
     assert code == 1, errors
     assert re.fullmatch(rf"failed: .*has died.*; continue with --resume {out}", line)
     assert RunFolder(out).read().done < 400
-    again = [sys.executable, "-m", "fedray.run", "--no-track", "--executor", "serial"]
+    again = [sys.executable, "-m", "fedray.run", "--no-track"]
     subprocess.run([*again, "--resume", str(out)], check=True)
-    subprocess.run([*again, *command[1:], "--out", str(tmp_path / "whole")], check=True)
+    subprocess.run([*again, *command[1:-2], "--out", str(tmp_path / "whole")], check=True)
     numbers = [
         [(each.round, each.metrics, each.per_client) for each in RunFolder(folder).read().rounds]
         for folder in (out, tmp_path / "whole")

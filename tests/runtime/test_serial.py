@@ -18,7 +18,7 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
     assembly = assemble("fedavg", {"model.group": "cnn2"})
     executor = SerialExecutor(assembly, CPU)
     before = ClientState(assembly.models.initial("cnn2"), {"kept": torch.ones(2)})
-    executor.states.put(0, before)
+    executor.states.put({0: before})
 
     def step(client, state, down):
         return "no payload", ClientState({}, {})

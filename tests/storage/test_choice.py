@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written_runs import write_whole
 
 from fedray.evaluation.metrics import declared_metrics
 from fedray.storage.environment import Environment
@@ -27,15 +28,13 @@ def planted(select="validation", *, held=True, **config) -> Run:
             metrics["train_loss"] = 1 / number
         rounds.append(Round(number, 1.0, metrics))
     keys = {"rounds": 3, "report": {"select": select}, **config}
-    info = RunInfo(
-        "x", "laptop", "fedavg", keys, 0, "id", Environment(), metrics=tuple(declared_metrics())
-    )
+    info = RunInfo(keys, "id", Environment(), metrics=tuple(declared_metrics()))
     return Run(info, rounds)
 
 
 def test_the_best_round_is_chosen_on_validation_and_its_test_is_reported():
     best = planted().best
-    assert (best.round, best.local_accuracy, best.validation) == (1, 0.5, 0.8)
+    assert (best.round, best.local_accuracy) == (1, 0.5)
     assert planted().value("local_accuracy", "best", "local_accuracy") == 0.5
     assert planted().value("validation/local_accuracy", "best", "validation/local_accuracy") == 0.8
     assert planted().value("local_accuracy", "final", "local_accuracy") == 0.6
@@ -76,12 +75,10 @@ def test_what_validation_images_cannot_give_is_taken_in_the_headlines_round():
 @pytest.mark.parametrize("select", ["validation", "test"])
 def test_best_and_final_follow_from_the_rounds_that_were_written(tmp_path, select):
     run = planted(select)
-    RunFolder(tmp_path).write(run)
+    write_whole(tmp_path, run)
     read = RunFolder(tmp_path).read()
-    assert (read.best, read.final) == (run.best, run.final)
-    assert (read.best.chosen, read.final.chosen) == (select, None)
+    assert read.final.round == 3
     assert read.best.round == {"validation": 1, "test": 2}[select]
-    assert read.best.validation == {"validation": 0.8, "test": 0.4}[select]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.sampled_from(["max", "min", None]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +14,12 @@ from pydantic import BaseModel
 from fedray.errors import UserError
 from fedray.storage.files import (
     cache_folder,
-    cannot_write,
     check_name,
-    discard_if_empty,
     file_name,
+    new_place,
     read_regular,
     read_text,
-    remove_torn,
     replace_whole,
-    reserve,
-    results_home,
     write_atomic,
     write_json,
     write_rows,
@@ -91,32 +86,8 @@ def test_a_table_for_other_programs(tmp_path):
     )
 
 
-# --- one's own folder ----------------------------------------------------------------------------
-
-
-def test_each_of_two_that_begin_in_the_same_second_gets_a_folder(tmp_path):
-    place = tmp_path / "runs" / "mine-20260101-000000"
-    assert [reserve(place).name[20:] for _ in range(3)] == ["", "-2", "-3"]
-    assert len(list(place.parent.iterdir())) == 3
-
-
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"the folder .*mine cannot be written \(Not a directory\)"):
-        reserve(tmp_path / "file" / "mine")
-
-
-@pytest.mark.parametrize("left", [None, ".lock", "run.json"])
-def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
-    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
-    folder = reserve(results_home() / "runs" / "mine")
-    if left is not None:
-        (folder / left).write_text("")
-    with pytest.raises(UserError), discard_if_empty(folder):
-        raise UserError("refused")
-    assert folder.exists() == (left == "run.json")
-    assert (tmp_path / "results" / "runs").exists() == folder.exists()
-    assert (tmp_path / "results").exists()
+def test_runs_that_begin_in_the_same_second_get_different_folders(tmp_path):
+    assert len({new_place(tmp_path, "mine") for _ in range(9)}) > 1
 
 
 # --- names and paths ---------------------------------------------------------------------------
@@ -222,22 +193,6 @@ def test_json_is_read_as_its_type():
         parse_typed('["1"]', list[int], "here", "")
 
 
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.ENOSPC, "free some space, or choose"),
-        (errno.EDQUOT, "free some space, or choose"),
-        (errno.EACCES, "change its permissions, or choose"),
-        (errno.EROFS, "change its permissions, or choose"),
-    ],
-)
-def test_the_remedy_fits_the_cause(number, remedy):
-    error = OSError(number, os.strerror(number))
-    message = str(cannot_write(Path("out"), error))
-    assert message.startswith(f"the folder out cannot be written ({os.strerror(number)}); ")
-    assert remedy in message
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_files_of_notepad_and_powershell_are_read(tmp_path, encoding):
     mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
@@ -253,23 +208,6 @@ def test_other_encodings_are_refused(tmp_path, content):
     (tmp_path / "names.json").write_bytes(content)
     with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
         read_typed(tmp_path / "names.json", list[str], "the file", "")
-
-
-def test_a_file_is_written_although_its_temporary_file_was_removed(tmp_path):
-    """As by another process that begins to use the folder (`remove_torn`)."""
-    tries = []
-
-    def write(temporary):
-        temporary.write_text("whole")
-        tries.append(temporary)
-        if len(tries) == 1:
-            remove_torn(tmp_path)
-
-    replace_whole(tmp_path / "tracking.json", write)
-    assert (tmp_path / "tracking.json").read_text() == "whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["tracking.json"]
-    with pytest.raises(FileNotFoundError):
-        replace_whole(tmp_path / "none" / "tracking.json", lambda path: path.write_text(""))
 
 
 def test_threads_that_write_one_file_have_their_own_temporary_files(tmp_path):

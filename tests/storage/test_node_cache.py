@@ -235,6 +235,6 @@ def allocate(cache, size):
 def test_an_array_that_exceeds_the_disk_is_refused_before_it_is_made(cache, monkeypatch):
     usage = SimpleNamespace(total=10, used=9, free=1_000)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    with pytest.raises(match=r"need 2\.0 kB, but only 1\.0 kB are free"):
+    with pytest.raises(match=r"things cannot be written .*No space left on device"):
         allocate(cache, 2_000)
     assert not list(cache.rglob("*.npy"))

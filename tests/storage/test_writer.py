@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from test_records import INFO, head_of, round_, written
+from test_records import INFO, PARTITION, round_, written
 
 from fedray.errors import UserError
 from fedray.storage.run import Costs
@@ -24,7 +24,7 @@ def test_a_writer_keeps_no_rounds(tmp_path):
     before = held()
     for number in range(5, 200):
         writer.append(round_(number), Costs())
-    assert held() == before
+    assert held() - before < 100 * 195, "a number a round"
     writer.close()
     assert RunFolder(tmp_path).read().done == 199
 
@@ -36,7 +36,7 @@ def test_a_mark_is_that_of_the_lines_above(tmp_path):
     after = writer.mark
     writer.close()
     assert (folder.mark(2), folder.mark(3), folder.mark(0)["bytes"]) == (before, after, 0)
-    again = RunWriter(folder, head_of(INFO), folder.read().until(1))
+    again = RunWriter(folder, INFO, PARTITION, folder.read().until(1))
     assert again.mark == before
     again.close()
     assert folder.read().done == 1

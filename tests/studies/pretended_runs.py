@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
+
+from written_runs import write_whole
 
 from fedray.results.design import Place
 from fedray.results.pages.page import markdown
@@ -14,7 +17,6 @@ from fedray.storage.files import write_json
 from fedray.storage.json_files import sealed
 from fedray.storage.metric import Metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
-from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study, StudyRun
@@ -36,11 +38,7 @@ def result_of(
     """
     experiment = wanted.experiment
     info = RunInfo(
-        name=experiment.name,
-        scale=experiment.scale,
-        algorithm=experiment.algorithm.name,
         config={**experiment.tree(), "rounds": len(curve) - 1},
-        seed=experiment.seed,
         identity=experiment.identity(),
         environment=Environment({"git": "abc"}),
         partition_sha256=f"{partition}{experiment.seed}",
@@ -77,7 +75,7 @@ def end(study: Study, run: StudyRun, curve: Curve) -> None:
     if found is None or isinstance(found, str):
         study.tell(run, "failed", found or f"{DIVERGED}: its loss is no number")
     else:
-        RunFolder(run.folder).write(result_of(run.spec, found))
+        write_whole(Path(run.folder), result_of(run.spec, found))
         study.tell(run, "finished")
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from commands import plan_words
 from pretended_runs import end, pretend
+from written_runs import write_whole
 
 import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
@@ -164,7 +165,7 @@ def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     key = next(iter(study.runs.values())).spec.key
     folder = RunFolder(here / "store" / key)
     assert folder.is_finished
-    folder.write(folder.read().until(1))
+    write_whole(folder.path, folder.read().until(1))
     assert not folder.is_finished
     again = Study(here / "again", study.plan, here / "store")
     assert again.ask().spec.key == key

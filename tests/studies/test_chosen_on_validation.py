@@ -85,7 +85,7 @@ def test_the_papers_switch_is_marked_wherever_it_chose():
     assert best_of(study)[:3] == (0.2, "2", 0.9)
     assert study.plan.how == "best on test"
     runs = sweep_outcome(study).runs
-    assert RunFolder(runs.loc[runs["lr"] == 0.2, "folder"].iloc[0]).read().best.chosen == "test"
+    assert RunFolder(runs.loc[runs["lr"] == 0.2, "folder"].iloc[0]).read().info.select == "test"
 
 
 def test_the_experiments_own_switch_holds_where_the_sweep_says_nothing(here):

@@ -13,13 +13,13 @@ from commands import plan_words
 from filelock import FileLock
 from pretended_runs import pretend
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
+from written_runs import write_whole
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
-from fedray.studies.flow import Request, begin_or_resume, hold, reload
+from fedray.studies.flow import Request, begin_or_resume, reload
 from fedray.studies.forecast import headline, planned_cells
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
@@ -185,15 +185,6 @@ def test_several_nodes_need_a_tracking_server(here, monkeypatch):
     check_tracking(2)
 
 
-def test_a_folder_is_used_by_one_study_at_a_time(here):
-    with (
-        hold(here / "home"),
-        pytest.raises(UserError, match="belongs to a command that is still running"),
-        hold(here / "home", wait_seconds=0.1),
-    ):
-        pass
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
     here, capsys, monkeypatch
 ):
@@ -202,16 +193,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
     (here / "file").touch()
     assert main(["tiny", "--out", "file/home"]) == 2
     assert "home cannot be written" in capsys.readouterr().err
-
-
-def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatch):
-    write_sweep()
-    monkeypatch.setattr(flow, "stamp", lambda: "now")
-    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
-    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
-    homes = sorted((here / "results" / "tiny").iterdir())
-    assert [home.name for home in homes] == ["now", "now-2"]
 
 
 # --- what is resumed ------------------------------------------------------------------------------
@@ -481,7 +462,7 @@ def searched(study: Study, until: int = 99) -> list[dict]:
     while len(found) < until and (run := study.ask()) is not None:
         config = run.spec.config
         value = 1 - ((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
-        RunFolder(run.folder).write(result_of(run.spec, [(0.0, 0.0), (value, value)]))
+        write_whole(Path(run.folder), result_of(run.spec, [(0.0, 0.0), (value, value)]))
         study.tell(run, "finished")
         study.write()
         found.append(config)
@@ -540,7 +521,7 @@ def test_a_run_that_asha_stopped_counts_as_it_was_then(here):
     for status, curve in (("finished", [0.0, 0.5, 0.6]), ("stopped", [0.0, 0.7])):
         run = study.ask()
         whole = result_of(run.spec, [(value, value) for value in [*curve, 0.9, 0.9]])
-        RunFolder(run.folder).write(whole.until(len(curve) - 1))
+        write_whole(Path(run.folder), whole.until(len(curve) - 1))
         study.tell(run, status)
     study.write()
     for each in (study, Study.read(study.home).look()):

@@ -42,15 +42,14 @@ def made(book, here) -> tuple[TableRecord, str]:
 @pytest.mark.parametrize(
     ("differ", "note"),
     [
-        ({"cpu": "X"}, "different hardware: "),
-        ({"gpus": ("H100",)}, "different hardware: "),
+        ({"hardware": "X"}, "different hardware: "),
         ({"versions": {"git": "abc", "torch": "2.9"}}, "versions of torch: "),
         ({"versions": {"git": "abc", "numpy": "2.0"}}, "versions of numpy: "),
     ],
 )
 def test_runs_of_several_machines_or_versions_are_a_caveat(play, monkeypatch, differ, note):
     whole = pretended_runs.result_of
-    usual = {"versions": {"git": "abc", "torch": "2.10", "numpy": "2.1"}, "cpu": "Y"}
+    usual = {"versions": {"git": "abc", "torch": "2.10", "numpy": "2.1"}, "hardware": "Y"}
 
     def result_of(wanted, *args):
         run = whole(wanted, *args)

@@ -13,6 +13,7 @@ from commands import plan_words
 from PIL import Image
 from pretended_runs import end, page_of
 from sweeps import asked
+from written_runs import write_whole
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
@@ -339,7 +340,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
 def with_facts(folder: Path, **facts: Any) -> None:
     """Write other facts into a run's result."""
     run = RunFolder(folder).read()
-    RunFolder(folder).write(replace(run, info=replace(run.info, **facts)))
+    write_whole(folder, replace(run, info=replace(run.info, **facts)))
 
 
 def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(

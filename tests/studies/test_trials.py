@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pandas
 import pytest
 from commands import plan_words
 from pretended_runs import result_of
+from written_runs import write_whole
 
 from fedray.storage.metric import Metric
-from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
 from fedray.studies.sweep_pages import best_line, best_test, trials_section
@@ -78,7 +79,7 @@ def write(run, numbers):
         done.metrics.update({**dict.fromkeys(NAMES, 1.0), **found})
     metrics = tuple(Metric(name) for name in NAMES)
     object.__setattr__(result.info, "metrics", metrics)
-    RunFolder(run.folder).write(result)
+    write_whole(Path(run.folder), result)
 
 
 def better_second_seed(where, seed):

@@ -10,9 +10,11 @@ import commands
 import pytest
 from pretended_runs import publish
 from sweeps import carry_out_all, sweep, write_sweep
+from written_runs import write_whole
 
 from fedray.results.difference import Gap, gaps, verdict
 from fedray.results.record import TableRecord
+from fedray.storage.environment import Environment
 from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.run_folder import RunFolder, find_runs
 
@@ -40,7 +42,8 @@ def test_a_difference_above_one_is_a_part_of_the_larger_number(then, now, size):
     ],
 )
 def test_a_run_is_equal_or_explained_or_different(found, inputs, hardware, holds, first):
-    judged = verdict(found, inputs, hardware, [], ONE)
+    then, now = Environment(hardware=hardware), Environment(hardware=ONE)
+    judged = verdict(found, inputs, then, now)
     assert judged.holds is holds
     assert judged.lines[0].startswith(first)
 
@@ -84,7 +87,7 @@ def test_a_run_is_made_again(made, here, capsys):
 
 
 def test_an_edited_number_is_found(made, capsys):
-    made.write(changed(made.read(), 1, metrics={"local_accuracy": 0.99}))
+    write_whole(made.path, changed(made.read(), 1, metrics={"local_accuracy": 0.99}))
     assert commands.verify(["made"]) == 1
     text = capsys.readouterr().out
     assert re.search(r"different: .* local_accuracy in round 1: 0\.99, now 0\.\d+", text)
@@ -93,14 +96,14 @@ def test_an_edited_number_is_found(made, capsys):
 
 def test_another_processor_explains_last_digits_and_no_more(made, capsys):
     run = made.read()
-    environment = replace(run.info.environment, instructions="AVX1024")
+    environment = replace(run.info.environment, hardware="AVX1024")
     run = replace(run, info=replace(run.info, environment=environment))
     value = run.rounds[2].metrics["local_accuracy"]
-    made.write(changed(run, 2, metrics={"local_accuracy": value + 0.001}))
+    write_whole(made.path, changed(run, 2, metrics={"local_accuracy": value + 0.001}))
     assert commands.verify(["made"]) == 0
     text = capsys.readouterr().out
     assert "equal within 0.02" in text
-    assert "instructions AVX1024, now " in text
+    assert "hardware AVX1024, now " in text
 
 
 def test_two_runs_are_compared(made, here, capsys):

@@ -16,7 +16,6 @@ from fedray.config import Experiment, dump_yaml
 from fedray.models.clip import load_clip
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
-from fedray.runtime.ray_executor import MOST_RUNTIMES
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import MEASURED_SECONDS
@@ -119,8 +118,8 @@ class _Pool:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.is_open = True
-        self.looked_at: list[Any] = []
-        self.prefetch = self.looked_at.append
+        self.begun: list[Any] = []
+        self.begin = self.begun.append
 
     def close(self) -> None:
         self.is_open = False
@@ -143,9 +142,9 @@ def with_workers(count: int, *more: str, method: str = "fedproto") -> Experiment
 def test_the_next_trial_gets_the_workers_if_they_fit(process):
     with process.executor(with_workers(2)) as executor:
         first = executor(None)
-    assert len(first.looked_at) == 1
     with process.executor(with_workers(2, "seed=2", method="fedavg")) as executor:
         assert executor(None) is first
+    assert len(first.begun) == 1
     with process.executor(with_workers(3)) as executor:
         third = executor(None)
         assert third is not first
@@ -178,25 +177,11 @@ def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
         assert executor(None) is first
 
 
-def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share(worker):
+def test_a_worker_forgets_the_last_experiment_and_keeps_what_runs_share(worker):
     experiments = [
         resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
         for lr in (0.1, 0.2)
     ]
-    data = [worker._runtime(experiment).assembly.data for experiment in experiments]
-    assert data[0] is data[1]  # equal content is dealt once
-    worker.forget(experiments[0])
-    worker.forget("one that it never had")
-    assert list(worker._runtimes) == experiments[1:]
-
-
-def test_a_worker_is_ready_for_so_many_experiments_and_no_more(worker, monkeypatch):
-    monkeypatch.setattr("fedray.runtime.ray_executor.MOST_RUNTIMES", 2)
-    assert MOST_RUNTIMES > 2
-    experiments = [
-        resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
-        for lr in (0.1, 0.2, 0.3)
-    ]
-    for experiment in (*experiments[:2], experiments[0], experiments[2]):
-        worker._runtime(experiment)
-    assert list(worker._runtimes) == [experiments[0], experiments[2]]
+    runners = [worker._runner(experiment) for experiment in (*experiments, experiments[1])]
+    assert runners[0].assembly.data is runners[1].assembly.data  # equal content is dealt once
+    assert runners[1] is runners[2] is not runners[0]

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from written_runs import write_whole
+
 from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder
 
 STARTED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 
@@ -35,23 +36,20 @@ def make_round(round_: int, seconds: float = 2.0) -> Round:
 def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
     experiment = Experiment(name="digits", rounds=of or rounds, seed=seed)
     info = RunInfo(
-        name="digits",
-        scale="laptop",
-        algorithm="fedtsp",
         config=experiment.tree(),
-        seed=seed,
         identity=experiment.identity("data"),
         environment=Environment({"torch": "2.15.0", "git": "abc"}),
         partition_sha256="f" * 64,
         data_sha256="d" * 64,
+        started=STARTED,
     )
     # every line has the costs: those of all rounds, so that a later run begins with the same lines
     costs = Costs(wall_seconds=2.0 * ((of or rounds) + 1))
-    return Run(info, [make_round(r) for r in range(rounds + 1)], costs, STARTED)
+    return Run(info, [make_round(r) for r in range(rounds + 1)], costs)
 
 
 def write_run(folder: Path, run: Run) -> Path:
-    RunFolder(folder).write(run)
+    write_whole(folder, run)
     return folder
 
 

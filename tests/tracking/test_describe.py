@@ -13,10 +13,9 @@ import pytest
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.runtime.resolve import from_tree
-from fedray.storage.claim import FolderClaim
+from fedray.storage.claim import claimed
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
-from fedray.storage.run_folder import RunFolder
 from fedray.tracking.describe import (
     MAX_RUN_NAME,
     as_params,
@@ -94,19 +93,21 @@ def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
 
 def test_a_run_is_described_by_its_whole_configuration() -> None:
     experiment = from_tree({"algorithm": {"name": "fedproto", "lambda": 7}, "seed": 3})
-    info = replace(
-        make_run(1).info, config=experiment.tree(), seed=3, environment=Environment(versions())
-    )
+    info = replace(make_run(1).info, config=experiment.tree(), environment=Environment(versions()))
     params, tags = describe_run(info)
     assert params["algorithm.lambda"] == "7.0"
     assert params["algorithm.proto_agg"] == "weighted"  # never set, and yet it is there
     assert params["data.partition.name"] == "fedtsp_dirichlet"
     assert params["data.partition.min_samples"] == "null"
-    assert (tags["fedray.method"], tags["fedray.seed"], tags["scale"]) == ("fedtsp", "3", "laptop")
+    assert (tags["fedray.method"], tags["fedray.seed"], tags["scale"]) == (
+        "fedproto",
+        "3",
+        "laptop",
+    )
     assert tags["fedray.data"] == "digits"
-    assert tags["mlflow.source.name"] == "fedray run digits"
-    assert run_name(info) == "fedtsp digits seed 3"
-    long = replace(info, algorithm="fedfa_augmentation")
+    assert tags["mlflow.source.name"] == "fedray run experiment"
+    assert run_name(info) == "fedproto digits seed 3"
+    long = replace(info, config={**info.config, "algorithm": {"name": "fedfa_augmentation"}})
     assert run_name(long) == "fedfa_augmentation dig… seed 3"
     assert len(run_name(long)) <= MAX_RUN_NAME
     assert tags["fedray.identity"] == info.identity
@@ -137,7 +138,9 @@ def test_a_folder_keeps_its_key_when_it_moves_and_goes_on(tmp_path: Path) -> Non
     key = tracked_run(write_run(tmp_path / "a", make_run(1, of=2))).key
     (tmp_path / "a").rename(tmp_path / "b")
     assert tracked_run(write_run(tmp_path / "b", make_run(2))).key == key
-    later = replace(make_run(2), started=STARTED + timedelta(milliseconds=1))  # run anew
+    later = make_run(2)
+    anew = replace(later.info, started=STARTED + timedelta(milliseconds=1))
+    later = replace(later, info=anew)
     assert tracked_run(write_run(tmp_path / "a", later)).key != key
     other = tracked_run(write_run(tmp_path / "a", make_run(2, seed=1)))
     assert other.key != key
@@ -145,10 +148,8 @@ def test_a_folder_keeps_its_key_when_it_moves_and_goes_on(tmp_path: Path) -> Non
 
 def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", make_run(2, of=4))
-    claim = FolderClaim(RunFolder(folder))
-    claim.acquire()
-    assert tracked_run(folder).status == "RUNNING"
-    claim.release()
+    with claimed(folder):
+        assert tracked_run(folder).status == "RUNNING"
     assert tracked_run(folder).status == "KILLED"
     (folder / "error.txt").write_text("an error")
     assert tracked_run(folder).status == "FAILED"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from commands import run as run_command
 
-from fedray.storage.run_folder import RunFile, RunFolder
+from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
 from fedray.tracking import follow
 from fedray.tracking.follow import tracking
@@ -33,7 +33,7 @@ def test_a_folder_is_followed_to_its_end(
 ) -> None:
     folder, held, result = tmp_path / "run", Held(uri), make_run(3)
     folder.mkdir()
-    writer = RunWriter(RunFolder(folder), RunFile(**vars(result.info)))
+    writer = RunWriter(RunFolder(folder), result.info, {})
     statuses, said = [], list[str]()
     monkeypatch.setattr(follow, "EVERY_SECONDS", 0.01)
 

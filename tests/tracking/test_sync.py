@@ -15,8 +15,7 @@ from commands import upload
 from filelock import FileLock
 
 from fedray.config import flatten
-from fedray.storage.claim import FolderClaim
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.claim import claimed
 from fedray.tracking.describe import TrackedRun, as_params, grouped
 from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
@@ -215,11 +214,9 @@ def test_a_study_goes_on_until_its_process_ends(tmp_path: Path, uri: str) -> Non
     sent: dict[str, object] = {}
     sync(home, uri, going=True, sent=sent)
     assert statuses() == {"sweep-1": "RUNNING", "lr=0.1": "FINISHED", "lr=0.2": "RUNNING"}
-    claim = FolderClaim(RunFolder(home))
-    claim.acquire()
-    sync(home, uri)
+    with claimed(home):
+        sync(home, uri)
     assert statuses()["sweep-1"] == "RUNNING"
-    claim.release()
     sync(home, uri, going=False, sent=sent)
     assert statuses() == {"sweep-1": "KILLED", "lr=0.1": "FINISHED", "lr=0.2": "KILLED"}
 

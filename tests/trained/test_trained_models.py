@@ -28,7 +28,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.storage.kept_models import KeptModels, Which, kept_rounds
+from fedray.storage.kept_models import KeptModels, Which, kept_models
 from fedray.storage.run import Costs, Round
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore, latest_round
@@ -169,7 +169,7 @@ def test_every_methods_models_give_the_accuracies_of_the_run(
     labels, shown = keep_shown(assembly, tmp_path), np.load(tmp_path / "shown.npz")
     monkeypatch.setattr(assemblies, "load_data", lambda _: pytest.fail("the images were read"))
     for which in metas(tmp_path):
-        round_ = open_models(tmp_path, which).facts.round
+        round_ = open_models(tmp_path, which).round
         assert accuracies(tmp_path, which, shown, labels) == of_the_run(tmp_path, round_)
 
 
@@ -194,9 +194,14 @@ def trained(assemble, tmp_path):
     return trained
 
 
+def kept_of(out: Path) -> dict[str, KeptModels]:
+    folder = RunFolder(out)
+    return kept_models(folder, folder.read())
+
+
 def metas(out: Path) -> dict[str, int]:
     """Which models are kept, and of which rounds."""
-    return dict(kept_rounds(out))
+    return {which: models.round for which, models in kept_of(out).items()}
 
 
 def choose_round(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +220,8 @@ def test_the_best_round_and_the_last_are_kept(trained, monkeypatch):
     out = trained("local", {"rounds": 3})
     assert metas(out) == {"best": 1, "last": 3}
     best, last = open_models(out), open_models(out, "last")
-    assert (best.facts.round, last.facts.round) == (1, 3)
-    assert best.facts.chosen == "best on test"
+    assert (best.round, last.round) == (1, 3)
+    assert best.chosen == "best on test"
     weights = [each.model(0).state_dict()["head.weight"] for each in (best, last)]
     assert not torch.equal(*weights)
 
@@ -225,13 +230,13 @@ def test_a_last_round_that_is_the_best_is_kept_once(trained, monkeypatch):
     choose_round(2, monkeypatch)
     out = trained("local", {"rounds": 2})
     assert metas(out) == {"best": 2}
-    assert open_models(out, "last").facts.round == 2
+    assert open_models(out, "last").round == 2
 
 
 def test_without_images_that_choose_the_last_models_are_kept(trained):
     out = trained("fedavg", {"report.select": "validation"})
     assert metas(out) == {"last": 2}
-    assert open_models(out).facts.chosen == ""
+    assert open_models(out).chosen == ""
     with pytest.raises(UserError, match=r"no models of a best round.*validation_fraction"):
         open_models(out, "best")
 
@@ -272,7 +277,7 @@ def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
 
 
 def test_a_global_model_is_stored_once_however_many_clients(trained):
-    pin = KeptModels(trained("fedavg"), "best")._commit.facts
+    pin = kept_of(trained("fedavg"))["best"]._commit.facts
     assert (len(pin["downloads"]), pin["of_client"]) == (1, [0] * 4)
 
 
@@ -296,7 +301,7 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 def test_damage_is_said(trained):
     out = trained()
     file = out / "states" / "best.json"
-    for name in KeptModels(out, "best")._commit.files:
+    for name in kept_of(out)["best"]._commit.files:
         content = (out / "states" / name).read_bytes()
         (out / "states" / name).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):
@@ -387,7 +392,7 @@ def test_what_is_asked_for_wrongly_is_one_sentence(trained):
         fedray.load(out).to_pandas("client")
 
 
-def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
+def test_an_export_has_the_weights(trained, tmp_path):
     out = trained("fedglcl", ONE)
     model = open_models(out).model(1)
     place = model.export(tmp_path / "exported")
@@ -395,23 +400,8 @@ def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
     named = model.state_dict()
     assert stored.keys() == named.keys() | {"classifier.memory.text"}
     assert all(torch.equal(stored[name], tensor) for name, tensor in named.items())
-    card = (place / "README.md").read_text()
-    assert "fedglcl" in card
-    assert "zero, one, two" in card
-    assert "licence" not in card.lower()
-    assert "the model that all clients share" in card
-    assert "test images of client" not in card
-    assert "selected on these test images" in card
     with pytest.raises(UserError, match="is there already"):
         model.export(place)
-
-
-def test_the_card_of_a_client_s_own_model_has_its_own_accuracy(trained, tmp_path):
-    out = trained("local", {"rounds": 1})
-    model = open_models(out).model(1)
-    card = (model.export(tmp_path / "exported") / "README.md").read_text()
-    done = RunFolder(out).read().rounds[model.owner.facts.round]
-    assert f"client 1 | {done.per_client[1]:.4f}" in card
 
 
 @pytest.mark.parametrize(
@@ -422,10 +412,9 @@ def test_of_what_a_client_keeps_an_export_has_what_predictions_read(trained, met
     assert open_models(trained(method, ONE)).model().classifier.keys() == read
 
 
-def test_of_a_prompt_method_the_prompts_are_exported_and_the_clip_is_named(trained, tmp_path):
+def test_of_a_prompt_method_the_prompts_are_exported(trained, tmp_path):
     model = open_models(trained("fedmgp", {"lr": 0.2})).model(0)
     place = model.export(tmp_path / "exported")
-    assert "frozen CLIP, which is not in the file: openclip (" in (place / "README.md").read_text()
     assert sum(tensor.numel() for tensor in load_file(place / "model.safetensors").values()) < 5000
 
 

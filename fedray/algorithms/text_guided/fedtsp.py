@@ -182,7 +182,7 @@ class FedTSP(PrototypeSharing):
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
-        """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
+        """Average by Eq. (6), take E_s steps on Eq. (7), and update the texts with uploads."""
         image, present = class_average(total["vectors"])
         after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
@@ -200,8 +200,9 @@ class FedTSP(PrototypeSharing):
         sgd, steps = partial(TorchSGD, lr=self.prompt_lr), range(self._server_epochs)
         initial = {name: state[name] for name in names}
         trained, value = train_on_server(initial, loss, steps, sgd, device)
-        prompts = trained["prompts"].to(device)
-        vectors = self._updated_vectors(prompts, rows, state["vectors"], server)
+        with torch.no_grad():
+            text = self._encode(trained["prompts"].to(device), rows, server).cpu()
+        vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
         return {**after, **trained, "loss": value, "vectors": vectors}
 
     @property
@@ -226,25 +227,12 @@ class FedTSP(PrototypeSharing):
         tower = server.tower
         if self.prompt_length == 0:
             return tower.frozen_prototypes().cpu()
-        encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
-        return encode(state["prompts"].to(server.device), self.past_text).cpu()
+        return tower.prototypes(state["prompts"].to(server.device), self.past_text).cpu()
 
     def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
         """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
-        if present.all():
-            return server.tower.prototypes_again(prompts, self.past_text)
-        classes = present.nonzero().squeeze(1)
+        classes = None if present.all() else present.nonzero().squeeze(1)
         return server.tower.prototypes(prompts, self.past_text, classes)
-
-    def _updated_vectors(
-        self, prompts: Tensor, present: Tensor, old: Tensor, server: core.Server
-    ) -> Tensor:
-        """Return all text prototypes [C, d] after the step; those of absent classes stay."""
-        if present.all():
-            return server.tower.prototypes_before(prompts, self.past_text).cpu()
-        with torch.no_grad():
-            vectors = self._encode(prompts, present, server).cpu()
-        return old.index_copy(0, present.nonzero().squeeze(1).cpu(), vectors)
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.

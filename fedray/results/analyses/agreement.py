@@ -102,7 +102,7 @@ def agreements(a: LoadedRun, b: LoadedRun, name: str) -> tuple[float, float, flo
         Pearson before and after, Spearman before and after training.
 
     Raises:
-        UserError: if the runs have different classes, or no first matrix.
+        UserError: if the runs have different classes,.
     """
     folders = [RunFolder(loaded.folder) for loaded in (a, b)]
     if folders[0].class_names() != folders[1].class_names():
@@ -118,10 +118,6 @@ def agreements(a: LoadedRun, b: LoadedRun, name: str) -> tuple[float, float, flo
 def _first(folder: RunFolder, name: str) -> Matrix:
     """Return the matrix before any server step or, if missing, the first stored matrix."""
     matrices = folder.read_matrices("first")
-    matrix = matrices.get(f"{name}_untrained", matrices.get(name))
-    if matrix is None:
-        raise UserError(
-            f"{folder.matrices} has no first '{name}', because an earlier version wrote it; run "
-            "the experiment again"
-        )
+    untrained = f"{name}_untrained"
+    matrix: Matrix = matrices[untrained if untrained in matrices else name]
     return matrix

@@ -15,7 +15,7 @@ from fedray.command import PATH, Command, trust_flag
 from fedray.results.frame import LoadedRun, RunGroup, group_runs, load_runs
 from fedray.results.pages.page import Section, markdown
 from fedray.results.pages.terminal import print_sections
-from fedray.storage.files import make_folder, write_atomic
+from fedray.storage.files import write_atomic
 from fedray.storage.metric import Select
 
 MODULES: Mapping[str, str] = MappingProxyType(
@@ -60,7 +60,7 @@ class AnalysisRequest:
 
     def file(self, name: str) -> Path:
         """Return the path of a file to write, and create its folder."""
-        make_folder(self.out)
+        self.out.mkdir(parents=True, exist_ok=True)
         return self.out / name
 
     @property

@@ -32,7 +32,7 @@ from fedray.results.frame import LoadedRun
 from fedray.results.pages.page import Section
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
-from fedray.runtime.observers import run_file, run_info
+from fedray.runtime.records import run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.files import file_name
@@ -69,7 +69,7 @@ def command(request: AnalysisRequest) -> Findings:
         home = request.out / file_name("-".join(run.folder.resolve().parts[-2:]).strip("/-"))
         for words in settings:
             folder = home / (file_name(words) or "as_before")
-            if folder in planned or RunFolder(folder).is_taken:
+            if folder in planned or RunFolder(folder).has_run:
                 raise UserError(
                     f"{run.folder} with '{words}' would be written to {folder}, which holds "
                     "another result; name another --out, or test one of them"
@@ -143,7 +143,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     folder = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)
     source = {"folder": str(run.folder), "identity": before.identity}
-    writer = RunWriter(folder, run_file(assembly, run_info(assembly, source)))
+    writer = RunWriter(folder, run_info(assembly, source), assembly.data.manifest())
     writer.append(done, Costs(wall_seconds=done.seconds))
     writer.end()
     writer.close()

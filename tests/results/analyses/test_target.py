@@ -25,11 +25,7 @@ def loaded(accuracies, seconds) -> LoadedRun:
         for n, (a, s) in enumerate(zip(accuracies, seconds, strict=True))
     ]
     info = RunInfo(
-        name="x",
-        scale="laptop",
-        algorithm="fedavg",
         config={"rounds": len(rounds) - 1, "report": {"select": "test"}},
-        seed=0,
         identity="i",
         environment=Environment(),
         partition_sha256=None,
