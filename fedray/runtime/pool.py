@@ -9,7 +9,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.config import Experiment
-from fedray.errors import FedrayError, RunFailed
+from fedray.errors import FedrayError, RunFailed, UserError
 from fedray.runtime.cluster import LOST, cause_of, nodes
 from fedray.runtime.resources import preflight, worker_bundles
 
@@ -17,16 +17,23 @@ LOOK_SECONDS = 20.0
 """Between two looks, while an actor does not answer, whether the cluster still has room."""
 
 
+def check_room(experiment: Experiment) -> None:
+    """Raise a `RunFailed` if the nodes that are left cannot hold a run that has begun."""
+    try:
+        preflight(experiment, nodes())
+    except UserError as error:
+        raise RunFailed(str(error)) from error
+
+
 def answer(ref: Any, experiment: Experiment, actor: str) -> Any:
     """Return the answer to an actor's call, which Ray repeats if the actor's process is lost.
 
     Raises:
-        RunFailed: if it is lost too often.
-        UserError: if the nodes that are left cannot hold the run.
+        RunFailed: if it is lost too often, or the nodes that are left cannot hold the run.
         Exception: the error of the call.
     """
     while not ray.wait([ref], timeout=LOOK_SECONDS)[0]:
-        preflight(experiment, nodes())
+        check_room(experiment)
     try:
         return ray.get(ref)
     except LOST as error:

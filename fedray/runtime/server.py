@@ -12,10 +12,10 @@ import ray
 
 from fedray.config import Experiment, received_experiment
 from fedray.errors import RayDied, RunFailed
-from fedray.runtime.cluster import Liveness, nodes
-from fedray.runtime.pool import LOOK_SECONDS, WorkerPool, answer
+from fedray.runtime.cluster import Liveness
+from fedray.runtime.pool import LOOK_SECONDS, WorkerPool, answer, check_room
 from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.resources import preflight, trial_bundles
+from fedray.runtime.resources import trial_bundles
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -89,7 +89,7 @@ def _next(server: Any, last: int, experiment: Experiment, liveness: Liveness) ->
     """Wait for the round after `last`."""
     ref = server.round_after.remote(last)
     while not liveness.wait(ref, LOOK_SECONDS):
-        preflight(experiment, nodes())  # a lost node may have had the only room
+        check_room(experiment)
     try:
         done: Round | None = answer(ref, experiment, "the server")
     except RunFailed:
