@@ -67,7 +67,7 @@ class WorkerPool:
                 "num_cpus": bundle["CPU"],
                 "num_gpus": bundle.get("GPU", 0),
                 "max_restarts": most,
-                "max_task_retries": most,
+                "max_task_retries": -1,  # until it has been restarted so often
             }
             if group is not None:
                 first = len(group.bundle_specs) - experiment.workers

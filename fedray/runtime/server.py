@@ -106,7 +106,7 @@ def _server(experiment: Experiment, out: Path, began: float, liveness: Liveness)
         num_cpus=0,
         num_gpus=trial_bundles(experiment)[0].get("GPU", 0),
         max_restarts=most,
-        max_task_retries=most,
+        max_task_retries=-1,  # until it has been restarted so often
     )
     server = actor.remote(experiment.model_dump_json(by_alias=True), str(out), began)
     try:
