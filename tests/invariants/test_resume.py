@@ -116,10 +116,10 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
     commit = StateStore.commit
 
-    def commit_until_round_2(self, snapshot, *rest):
+    def commit_until_round_2(self, snapshot, *rest, **more):
         if snapshot.round == 2:
             raise Killed
-        return commit(self, snapshot, *rest)
+        return commit(self, snapshot, *rest, **more)
 
     monkeypatch.setattr(StateStore, "commit", commit_until_round_2)
     with pytest.raises(Killed):
