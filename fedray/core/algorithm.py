@@ -271,7 +271,12 @@ class Algorithm:
         return None, state
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Return the logits for evaluations, [B, C], or [B·H·W, C] in dense prediction."""
+        """Return the logits for evaluations, [B, C], or [B·H·W, C] in dense prediction.
+
+        Args:
+            output: the output of the client's model in evaluation mode.
+            local: the client, its model, its state and its download.
+        """
         return output.logits
 
 

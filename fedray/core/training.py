@@ -46,7 +46,13 @@ class LocalTraining(Algorithm):
     stacks = True
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the loss of one batch, a scalar, without side effects."""
+        """Return the loss of one batch, a scalar, without side effects.
+
+        Args:
+            output: the output of the client's model for the batch.
+            batch: inputs and labels.
+            local: the client, its model, its state and its download.
+        """
         return F.cross_entropy(output.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:

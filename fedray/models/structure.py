@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from fedray.models.classifier import Classifier
 
 T = TypeVar("T")
+NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LayerNorm, nn.GroupNorm),
+)
 
 
 def _once_per_model(function: Callable[[Classifier], T]) -> Callable[[Classifier], T]:
@@ -39,8 +43,7 @@ def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
 
 def is_normalisation(module: nn.Module) -> bool:
     """Return True for a normalisation layer: batch, layer, group or instance norm."""
-    kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-    return isinstance(module, kinds)
+    return isinstance(module, NORMS)
 
 
 def convolution_stages(model: Classifier) -> list[nn.Module]:
