@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedray.config import parse_assignments, with_read_plugins
-from fedray.core.training import batch_indices
+from fedray.core.training import batch_sizes, batches_of
 from fedray.data import FederatedData, ImageSet, ReadOptions, load_images
 from fedray.data.public import PublicSet
 from fedray.federation import Federation
@@ -108,7 +108,8 @@ class Run:
     def orders(self, client: int, random: torch.Generator) -> Sequence[Tensor]:
         """Draw the positions of a client's images in each batch of one epoch."""
         count, config = len(self.assembly.data.train[client]), self.assembly.setting.training
-        return batch_indices(count, config, random, CPU)
+        order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
+        return batches_of(order, batch_sizes(count, config))
 
 
 @cache
