@@ -196,9 +196,10 @@ def map_blocks(function: Callable[..., Tensor], value: Any, *others: Any) -> Any
             return Flat(value.layout, [*map(function, value.vectors, *vectors)])
     if not is_tree(value):
         return value
+    names = value.keys()
     for other in others:
-        if other.keys() != value.keys():
-            raise ValueError(f"only some have '{min(other.keys() ^ value.keys())}'")
+        if other.keys() != names:
+            raise ValueError(f"only some have '{min(other.keys() ^ names)}'")
     return {
         name: map_blocks(function, inner, *[other[name] for other in others])
         for name, inner in value.items()

@@ -45,12 +45,14 @@ class StepCounts:
         inside: counts within these batches.
         steps: client steps.
         whole: counts within the steps, including their batches.
+        last: those of the last round.
     """
 
     batches: int = 0
     inside: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     whole: Counter[str] = field(default_factory=Counter)
+    last: Counter[str] = field(default_factory=Counter)
 
 
 def count_steps(experiment: Experiment) -> StepCounts:
@@ -73,7 +75,8 @@ def count_steps(experiment: Experiment) -> StepCounts:
         yield
         if name == "client_update":
             counts.steps += clients
-            counts.whole.update(COUNTS - before)
+            counts.last = COUNTS - before
+            counts.whole.update(counts.last)
 
     class Counting(SerialExecutor):
         def run(

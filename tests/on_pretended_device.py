@@ -11,17 +11,23 @@ from collections import Counter
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.fedotp import transport_plan
-from fedray.core import algorithms
+from fedray.config import Experiment
+from fedray.core import Client, algorithms
+from fedray.core.training import batch_sizes, batches_of
 from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import small_experiment
+from fedray.runtime.groups import GroupRunner
+from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.runtime.traces import Violation
-from tests.device_laws import check_batches, check_device, count_steps
+from tests.device_laws import FEW, check_batches, check_device, count_steps
 from tests.pretended_device import COUNTS, MixedDevicesError, device
 
 PRETENDED = {"gpus": 1.0, "server_gpus": 0.5}
@@ -199,12 +205,48 @@ def test_the_methods_that_wait_between_batches_are_found(method):
         check_batches(small_experiment(method))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedtsp"])
-def test_a_client_step_moves_its_tensors_in_a_few_copies(method):
-    counts = count_steps(small_experiment(method))
-    tensors = 21  # of cnn3
-    assert counts.whole["copies"] < tensors / 2 * counts.steps
-    assert counts.whole["synchronisations"] < tensors / 2 * counts.steps
+def of_clients(method: str, clients: int) -> Experiment:
+    """Clients with equally many images, which all take part."""
+    keys = {"data.clients": clients, "data.samples": 30 * clients, "participation": 1.0}
+    keys |= {"gpus": 1, "data.partition": "iid", "rounds": 2}
+    return from_tree(small_experiment(method).tree(), keys.items())
+
+
+@pytest.mark.parametrize(
+    ("method", "waits"),
+    [("fedavg", 0), ("scaffold", 0), ("fedbn", 0), ("fedtsp", 1), ("promptfl", 0)],
+)
+def test_the_clients_of_a_group_share_their_copies_and_waits(method, waits):
+    """Each client waits for its classes alone if it uploads their prototypes."""
+    few, many = (count_steps(of_clients(method, clients)).last for clients in (3, 6))
+    assert many["copies"] == few["copies"] <= 5
+    assert many["synchronisations"] == few["synchronisations"] + 3 * waits
+    assert few["synchronisations"] <= 5 + 3 * waits
+
+
+def bare_loop(client: Client) -> None:
+    """Train on a client's batches as a script does."""
+    config, model = client.setting.training, client.skeleton.model
+    stored, labels = client.tensors(client.train)
+    optimizer = config.optimizer.make(model.parameters(), config.lr)
+    for order in client.orders():
+        for index in batches_of(order, batch_sizes(len(labels), config)):
+            optimizer.zero_grad()
+            batch = client.train.batch(stored[index], labels[index])
+            cross_entropy(model(batch.inputs).logits, batch.labels).backward()
+            optimizer.step()
+
+
+def test_clients_start_the_operators_of_a_bare_loop():
+    """And five more: the model is overwritten (2) and copied (2), and the losses are stacked."""
+    experiment = from_tree(of_clients("fedavg", 6).tree(), [("batch_size", FEW)])
+    runtime = GroupRunner(Assembly(experiment), device())
+    clients = [runtime.client(client, 2) for client in range(6)]
+    before = Counter(COUNTS)
+    for client in clients:
+        bare_loop(client)
+    bare, ours = COUNTS - before, count_steps(experiment).last
+    assert ours["operators"] <= bare["operators"] + 5 * 6 + 3  # uploads and losses are packed
 
 
 # --- which device --------------------------------------------------------------------------------

@@ -26,15 +26,7 @@ from fedray.core.algorithm import (
     method,
     takes_equal_mean,
 )
-from fedray.core.client import (
-    Batch,
-    Client,
-    Samples,
-    Setting,
-    Skeleton,
-    Together,
-    TrainingConfig,
-)
+from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD

@@ -131,6 +131,11 @@ class Samples:
         sides = self._all_labels.shape[1:]
         return math.prod(sides) if sides else 1
 
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of this split's images."""
+        return int(self.index.size * self._stored[0].nbytes)
+
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""
         stored = torch.from_numpy(self._stored.take(self.index, 0))
@@ -293,8 +298,9 @@ class Client:
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Return stored images [n, ...] of a split and their labels [n] or masks, on the device."""
-        shared = None if self.together is None else self.together.images(self, samples)
-        return shared or samples.tensors(self.device)
+        if self.together is not None and (shared := self.together.images(self, samples)):
+            return shared[0], shared[1]
+        return samples.tensors(self.device)
 
     def orders(self) -> Sequence[Tensor]:
         """Return the order of the training images [n] in each epoch, int64, on the device."""
@@ -394,6 +400,10 @@ class Client:
         return self.tensors(self.train)[1].flatten().long()
 
 
+SHARED_BYTES = 2**28
+"""Most bytes of images that a group copies to an accelerator at once."""
+
+
 class Together:
     """What the clients of a group share on an accelerator, where each copy costs time.
 
@@ -408,18 +418,17 @@ class Together:
         self.clients: dict[int, Client] = {}
         self.losses: list[tuple[Client, Tensor, Sequence[int]]] = []
 
-    def images(self, client: Client, samples: Samples) -> tuple[Tensor, Tensor] | None:
-        """Return images and labels of a client's training split; None for other splits."""
-        return self._images[client.id] if self.clients[client.id].train is samples else None
+    def images(self, client: Client, samples: Samples) -> Sequence[Tensor]:
+        """Return images and labels of a client's training split; nothing for other splits."""
+        is_train = self.clients[client.id].train is samples
+        return self._copied.get(client.id, ())[:2] if is_train else ()
 
     def orders(self, client: Client) -> Sequence[Tensor]:
-        """Return the orders of a client's images in this round; none for other trainings."""
-        now, then = client, self.clients[client.id]
-        is_same = (now.order, now.round) == (then.order, then.round) and now.train is then.train
-        training, planned = now.setting.training, then.setting.training
-        is_same = is_same and training.shuffle == planned.shuffle
-        epochs = training.epochs if is_same and training.epochs <= planned.epochs else 0
-        return self._orders[client.id][:epochs]
+        """Return the orders of a client's images in the planned training; none for others."""
+        plan = self.clients[client.id]
+        is_planned = client.train is plan.train and client.setting is plan.setting
+        is_planned = is_planned and client.order == plan.order
+        return self._copied.get(client.id, ())[2:] if is_planned else ()
 
     def read_losses(self) -> Iterator[Client]:
         """Note the losses again, on the CPU; yield each client before."""
@@ -430,19 +439,15 @@ class Together:
             client.note_losses(values, sizes)
 
     @cached_property
-    def _images(self) -> dict[int, tuple[Tensor, Tensor]]:
-        clients = [*self.clients.values()]
-        sizes = [client.train.index.size for client in clients]
-        both = Samples.joined([client.train for client in clients]).tensors(clients[0].device)
-        stored, labels = (torch.split(tensor, sizes) for tensor in both)
-        return {client.id: (stored[n], labels[n]) for n, client in enumerate(clients)}
-
-    @cached_property
-    def _orders(self) -> dict[int, Sequence[Tensor]]:
-        drawn = {n: replace(c, device=CPU, together=None).orders() for n, c in self.clients.items()}
+    def _copied(self) -> dict[int, Sequence[Tensor]]:
+        """Images, labels and orders of each client; nothing if they are too large."""
+        if sum(c.train.stored_bytes for c in self.clients.values()) > SHARED_BYTES:
+            return {}
+        here = [replace(client, device=CPU, together=None) for client in self.clients.values()]
+        parts = {one.id: (*one.tensors(one.train), *one.orders()) for one in here}
         device = next(iter(self.clients.values())).device
-        moved = iter(moved_to([order for orders in drawn.values() for order in orders], device))
-        return {client: [next(moved) for _ in orders] for client, orders in drawn.items()}
+        moved = iter(moved_to([tensor for of in parts.values() for tensor in of], device))
+        return {client: [next(moved) for _ in of] for client, of in parts.items()}
 
 
 def diverged(loss: float, config: TrainingConfig) -> FloatingPointError:

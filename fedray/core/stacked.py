@@ -26,7 +26,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import Batch, Client, Samples, diverged
+from fedray.core.client import CPU, Batch, Client, Samples, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
@@ -42,7 +42,7 @@ from fedray.counts import Tallied, Tally, counted
 from fedray.errors import UserError
 from fedray.flat import Flat
 from fedray.models import Classifier, is_tied, learnable_parameters
-from fedray.trees import leaves, map_tensors
+from fedray.trees import leaves, map_tensors, moved_to
 
 
 def refusal(method: type[Algorithm]) -> str:
@@ -249,8 +249,9 @@ class _Stack:
         for tensor, name in zip(self._others, self._tree["fixed"], strict=False):
             self._rows[name].copy_(tensor)
         totals, images = np.zeros((2, len(self._contexts)))
-        for clients, size, losses in self._last:
-            totals[clients] += losses.cpu().double().numpy() * size
+        moved = moved_to([losses for *_, losses in self._last], CPU)
+        for (clients, size, _), losses in zip(self._last, moved, strict=True):
+            totals[clients] += losses.double().numpy() * size
             images[clients] += size
         for name, rows in self._tree["extra"].items():
             for context, own in zip(self._contexts, rows, strict=True):

@@ -109,7 +109,8 @@ def fit(
             if before_step is not None:
                 before_step()
             if config.clip_grad_norm is not None:
-                clip_grad_norm_(_trained_by(optimizer), config.clip_grad_norm)
+                trained = [p for group in optimizer.param_groups for p in group["params"]]
+                clip_grad_norm_(trained, config.clip_grad_norm)
             optimizer.step()
             losses.append(value.detach())
             if after_batch is not None and (step + 1) % repeat == 0:
@@ -119,10 +120,6 @@ def fit(
     client.note_losses(torch.stack(last) if last else torch.zeros(0), sizes)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
-
-
-def _trained_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _batches(client: Client, sizes: Sequence[int], repeat: int) -> Iterator[Batch]:

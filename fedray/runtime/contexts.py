@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
+from fedray.core.client import Together
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -223,7 +224,7 @@ class StepContexts:
         return self._arrived.get(id(state)) or moved_to(blocks, self.device)
 
     @contextmanager
-    def together(self, round_: int, members: Sequence[Member]) -> Iterator[core.Together | None]:
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together | None]:
         """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
         if self.device.type == "cpu":
             yield None
@@ -234,7 +235,7 @@ class StepContexts:
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:
-            shared = core.Together()
+            shared = Together()
             shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
             yield shared
         finally:
@@ -257,10 +258,11 @@ class StepContexts:
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
-        declared = self.assembly.algorithm.sent_by(call.step)
+        algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
+        declared = algorithm.up if is_update else algorithm.sent_by(call.step)
         if isinstance(upload, dict) and declared is not None:
             upload = declared(**upload)
-        is_optional = declared is None or call.step != "client_update"
+        is_optional = declared is None or not is_update
         if type(upload) is not declared and not (upload is None and is_optional):
             found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
             raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
@@ -344,9 +346,7 @@ class StepContexts:
             self._empty[context.id] = state
         return self._empty[context.id]
 
-    def client(
-        self, client: int, round_: int, together: core.Together | None = None
-    ) -> core.Client:
+    def client(self, client: int, round_: int, together: Together | None = None) -> core.Client:
         """Return the client as a step sees it, without its test images.
 
         Args:

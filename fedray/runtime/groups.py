@@ -9,6 +9,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from fedray import core
+from fedray.core.client import Together
 from fedray.counts import Tally, counted
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
@@ -53,7 +54,7 @@ class GroupRunner(StepContexts):
         with shared as together, self.isolation.group(), counted() as tally:
             try:
                 if is_stacked(self.assembly, name):
-                    stepped.extend(stacked_steps(self, round_, members, tally))
+                    stepped.extend(stacked_steps(self, round_, members, tally, together))
                 else:
                     stepped.extend(self._steps(name, round_, members, tally, together))
             except Exception:
@@ -87,7 +88,7 @@ class GroupRunner(StepContexts):
         round_: int,
         members: Sequence[Member],
         tally: Tally,
-        together: core.Together | None,
+        together: Together | None,
     ) -> Iterator[Stepped]:
         """Run the clients' steps one after the other, in a group's isolation."""
         method_step = self.method_step(name)
@@ -106,7 +107,7 @@ class GroupRunner(StepContexts):
                 raise self.blame(error, name, round_, client) from None
         self._read_losses(name, round_, together)
 
-    def _read_losses(self, name: str, round_: int, together: core.Together | None) -> None:
+    def _read_losses(self, name: str, round_: int, together: Together | None) -> None:
         """Read the losses that clients have left on an accelerator."""
         client = -1
         try:

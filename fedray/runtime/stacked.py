@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 
 from fedray import core
+from fedray.core.client import Together
 from fedray.core.stacked import train_stacked
 from fedray.counts import Tallied, Tally
 from fedray.errors import UserError, one_line
@@ -52,7 +53,11 @@ Ended: TypeAlias = tuple[Begun, core.Trained | Exception, Tallied, core.Payload 
 
 
 def stacked_steps(
-    runtime: StepContexts, round_: int, members: Sequence[Member], tally: Tally
+    runtime: StepContexts,
+    round_: int,
+    members: Sequence[Member],
+    tally: Tally,
+    together: Together | None,
 ) -> Iterator[Stepped]:
     """Begin the clients' steps, train clients of one form together, and finish the steps."""
     clients, architectures = [m.client for m in members], runtime.assembly.models.architectures
@@ -67,7 +72,8 @@ def stacked_steps(
     try:
         for member in members:
             client = member.client
-            one = _begin(runtime, round_, member, begun, tally)
+            context = together.clients[client] if together else runtime.client(client, round_)
+            one = _begin(runtime, context, member, begun, tally)
             alike[one.form].append(one)
         for group in alike.values():
             client = group[0].call.client.id
@@ -85,20 +91,23 @@ def stacked_steps(
 
 
 def _begin(
-    runtime: StepContexts, round_: int, member: Member, begun: dict[str, Begun], tally: Tally
+    runtime: StepContexts,
+    context: core.Client,
+    member: Member,
+    begun: dict[str, Begun],
+    tally: Tally,
 ) -> Begun:
     """Begin a client's step, and take its weights from the model.
 
     Args:
         runtime: what steps get.
-        round_: the round.
-        member: the client.
+        context: the client.
+        member: its state and download.
         begun: the last plain step of each architecture, which is extended. If the download alone
             determines the model (`one_model`), the next client with this download begins likewise.
         tally: counts the work.
     """
-    (client, state, down), method = member, runtime.assembly.algorithm
-    context = runtime.client(client, round_)
+    (_, state, down), method = member, runtime.assembly.algorithm
     given = runtime.given(context, state, down)
     call = core.Call(STACKED_STEP, context, down)
     like = begun.get(context.architecture)
