@@ -35,7 +35,7 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "states", "run.json", "rounds.jsonl", "error.txt", "matrices.json"),
+    *(".lock", ".trial.lock", "states", "run.json", "rounds.jsonl", "error.txt", "matrices.json"),
     "tracking.json",
 }
 """The files that a finished run may leave."""
@@ -292,8 +292,8 @@ def _leftovers(out: Path) -> str:
     left = sorted({path.name for path in out.iterdir()} - _FILES)
     store = StateStore(RunFolder(out).states)
     store.load()
-    before = {*store.folder.iterdir()}
+    before = {*store.folder.glob("*")}
     store.tidy()
-    left += map(str, before - {*store.folder.iterdir()})
+    left += map(str, before - {*store.folder.glob("*")})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""

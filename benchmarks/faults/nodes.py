@@ -26,9 +26,10 @@ import psutil
 from benchmarks.common import WORKER, actors, descendants, ray_folder, still_running
 from benchmarks.faults import harness
 from benchmarks.faults.harness import SERIAL, Tally, Victim, defect
-from benchmarks.faults.sweeps import sweep_command, write_sweep
+from benchmarks.faults.sweeps import results_of, runs_of, sweep_command, write_sweep
 from benchmarks.faults.workers import LIMIT_SECONDS, ON_RAY
-from fedray.storage.run_folder import RunFolder, find_run_folders
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import StateStore
 
 HEAD = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False}
 """Ray replaces 127.0.0.1 by this machine's outer address; other loopback addresses stay."""
@@ -109,6 +110,8 @@ class Stage:
     def sweep(self, scene: str, count: int, seed: str) -> Kills:
         """Kill up to `count` times under a sweep of three trials, of two workers each."""
         undisturbed = [self._undisturbed(f"lr={lr}", (*SWEEP_WORDS, f"lr={lr}")) for lr in RATES]
+        for alone in undisturbed:
+            StateStore(RunFolder(alone).states).clear()  # as a study does
         home = self._folder / f"sweep-{next(self._numbers)}"
         path = write_sweep(self._folder, self._experiment, {})
         command = sweep_command(path, home, *SWEEP_WORDS)
@@ -138,7 +141,7 @@ def _sweep_outcome(end: harness.End, home: Path, undisturbed: Sequence[Path]) ->
     for number, alone in enumerate(undisturbed):
         runs = [
             path
-            for path in find_run_folders([home])
+            for path in runs_of(home)
             if RunFolder(path).read_head().config["lr"] == RATES[number]
         ]
         wrong = wrong or (harness.difference(runs[0], alone) if runs else f"no trial {number}")
@@ -180,7 +183,7 @@ class Host:
             for process in left:
                 with suppress(psutil.Error):
                     process.kill()
-        verdict = outcome(replace(end, errors=_without_warnings(end.errors)))
+        verdict = outcome(replace(end, errors=_own_words(end.errors)))
         if remaining := still_running(left):
             verdict = f"WRONG: left over: {remaining}"
         lines = self._record.read_text().splitlines() if self._record.exists() else []
@@ -191,6 +194,10 @@ class Host:
         else:
             shutil.rmtree(self.out, ignore_errors=True)
         return verdict, [float(line) for line in lines]
+
+    @property
+    def _runs(self) -> Path:
+        return results_of(self.out) if self.what == "sweep" else self.out
 
     @property
     def _record(self) -> Path:
@@ -223,13 +230,13 @@ class Host:
         """Kill at random moments while the command has running runs; record the recovery."""
         moments = random.Random(self.seed)
         for _ in range(count):
-            while not _running(self.out) and not is_over.is_set():
+            while not _running(self._runs) and not is_over.is_set():
                 time.sleep(0.1)
             if is_over.wait(moments.uniform(0.2, 4.0)):
                 return
-            before, at = _running(self.out), time.monotonic()
+            before, at = _running(self._runs), time.monotonic()
             self._kill_once(cluster, nodes, moments)
-            recovery = _recovered(self.out, before, is_over) - at
+            recovery = _recovered(self._runs, before, is_over) - at
             with self._record.open("a") as file:
                 file.write(f"{recovery}\n")
 
@@ -276,10 +283,10 @@ def _recovered(out: Path, before: dict[Path, int], is_over: threading.Event) -> 
         time.sleep(0.05)
 
 
-def _without_warnings(errors: str) -> str:
-    """Remove the warning that a run goes on with fewer workers."""
-    lines = errors.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("a worker found no place"))
+def _own_words(errors: str) -> str:
+    """Remove what Ray says of killed processes and what they wrote, in colour."""
+    own = [line for line in errors.splitlines(keepends=True) if not line.startswith("\x1b[")]
+    return "".join(line for line in own if not line.startswith("a worker found no place"))
 
 
 def _add_node(cluster: Any) -> Any:

@@ -73,7 +73,7 @@ def findings_of(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[F
     """Yield the results of a check of `what`; a mistake in a user's setting is one, too."""
     try:
         yield from check()
-    except (UserError, RuntimeError) as error:  # Python finds no home folder
+    except UserError as error:
         found, _, cure = str(error).partition("; ")
         yield Finding(what, "missing", found, cure)
 

@@ -172,12 +172,19 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
+def _expanded(path: str, variable: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # as in a container with an unknown user
+        raise UserError(f"{path}: this user has no home folder; set {variable} or HOME") from None
+
+
 def results_home() -> Path:
     """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
     chosen = os.environ.get("FEDRAY_RESULTS") or "~/fedray_results"
     if "://" in chosen:
         raise UserError(f"FEDRAY_RESULTS={mask(chosen)} is not a folder; name one")
-    return Path(chosen).expanduser().resolve()
+    return _expanded(chosen, "FEDRAY_RESULTS").resolve()
 
 
 def store_home() -> Path:
@@ -187,7 +194,7 @@ def store_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    return Path(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray").expanduser()
+    return _expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -130,8 +131,15 @@ def test_a_database_that_is_locked_is_waited_for_and_a_store_that_is_gone_is_one
     folder = write_run(tmp_path / "run", make_run(1))
     lock = FileLock(tmp_path / "store" / ".mlflow.db.lock", thread_local=False)
     lock.acquire()
-    threading.Timer(0.2, lock.release).start()
+    database, runs = sqlite3.connect(uri.removeprefix("sqlite:///"), check_same_thread=False), []
+
+    def release() -> None:
+        runs.append(database.execute("select count(*) from runs").fetchone())
+        lock.release()
+
+    threading.Timer(1.0, release).start()
     assert sync(folder, uri).rounds == 2
+    assert runs == [(0,)], "nothing was written before"
     (tmp_path / "file").write_text("")
     for gone in (f"sqlite:///{tmp_path}/file/mlflow.db", "http://127.0.0.1:1"):
         assert upload([str(folder), "--uri", gone]) in (1, 2)
