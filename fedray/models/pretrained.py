@@ -157,14 +157,15 @@ def _read(source: str, written: int) -> Mapping[str, Tensor]:
         return read_weights(Path(source), "model.pretrained", "pass a file of a state dict")
     from torchvision.models import get_weight
 
+    weights = get_weight(source)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
     try:
         state: Mapping[str, Tensor]
-        state = get_weight(source).get_state_dict(
-            progress=False, check_hash=True, weights_only=True
-        )
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         return state
     except Exception as error:  # what a damaged file in torch's cache raises has many types
         raise UserError(
-            f"model.pretrained={source} could not be downloaded or read ({one_line(error)}); pass "
-            "a local file, for example model.pretrained=/path/resnet18.pth"
+            f"model.pretrained={source} could not be downloaded to {file} or read from it "
+            f"({one_line(error)}); delete a damaged file, or pass a local one, for example "
+            "model.pretrained=/path/resnet18.pth"
         ) from None
