@@ -115,9 +115,10 @@ def run(case: Case, root: Path) -> dict[str, Any]:
     assembly, executor = parts[0]
     if case.kind == "stateful":
         initial = assembly.models.initial(case.model)
-        for client in range(case.clients):
-            model = {name: value + 1e-6 * client for name, value in initial.items()}
-            executor.states.put(client, ClientState(model))
+        for first in range(0, case.clients, 1000):
+            clients = range(first, min(first + 1000, case.clients))
+            models = {c: {n: value + 1e-6 * c for n, value in initial.items()} for c in clients}
+            executor.states.put({client: ClientState(model) for client, model in models.items()})
     os.sync()  # checkpoints do not wait for earlier writes
     samples = [_measure_round(session, rounds) for _ in range(case.rounds + WARM_UP)][WARM_UP:]
     measured = {name: statistics.median(s[name] for s in samples) for name in samples[0]} | {

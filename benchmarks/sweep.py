@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common import Child, descendants, environment, serve
-from fedray.storage.run_folder import find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def measure(arguments: Sequence[str], alone: int) -> Efficiency:
     with tempfile.TemporaryDirectory(prefix="fedray-sweep-") as folder:
         out = Path(folder, "sweep")
         wall, cpu = run_sweep(arguments, out)
-        runs = find_runs([out])
+        runs = [(path, RunFolder(path).read()) for path in find_run_folders([out])]
         words = ["-m", "benchmarks.sweep", "--train", str(out)]
         child = Child("trials alone", words, Path(folder, "alone.log"))
         training, training_cpu = child.ask(str(alone))

@@ -28,7 +28,7 @@ from benchmarks.faults import harness
 from benchmarks.faults.harness import SERIAL, Tally, Victim, defect
 from benchmarks.faults.sweeps import sweep_command, write_sweep
 from benchmarks.faults.workers import LIMIT_SECONDS, ON_RAY
-from fedray.storage.run_folder import find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 
 HEAD = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False}
 """Ray replaces 127.0.0.1 by this machine's outer address; other loopback addresses stay."""
@@ -79,20 +79,16 @@ class Stage:
     """A place where nodes are killed under runs and sweeps, each compared with its serial twin.
 
     Args:
-        folder: for everything that is written.
-        shared: whether FEDRAY_RESULTS says that all nodes share the folder; otherwise servers run
-            on the driver's node.
+        folder: for everything that is written, which all nodes see.
     """
 
-    def __init__(self, folder: Path, *, shared: bool = True) -> None:
-        self._folder, self._shared = folder, shared
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._ray = ray_folder()
         self._numbers = itertools.count()
 
     def __enter__(self) -> Stage:
-        os.environ.pop("FEDRAY_RESULTS", None)
-        if self._shared:
-            os.environ["FEDRAY_RESULTS"] = str(self._folder)
+        os.environ["FEDRAY_RESULTS"] = str(self._folder)
         experiments = harness.prepare(self._folder, "fedray.studies.flow", "fedray.runtime.server")
         self._experiment = experiments["scaffold"]
         self._ray.__enter__()
@@ -140,7 +136,11 @@ class Stage:
 def _sweep_outcome(end: harness.End, home: Path, undisturbed: Sequence[Path]) -> str:
     wrong = end.fault or (end.errors if end.code else "")
     for number, alone in enumerate(undisturbed):
-        runs = [path for path, run in find_runs([home]) if run.info.config["lr"] == RATES[number]]
+        runs = [
+            path
+            for path in find_run_folders([home])
+            if RunFolder(path).read_head().config["lr"] == RATES[number]
+        ]
         wrong = wrong or (harness.difference(runs[0], alone) if runs else f"no trial {number}")
     return f"WRONG: {home}: {wrong}" if wrong else "identical"
 

@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.common import descendants, ray_folder, still_running
 from benchmarks.faults.harness import Tally, Victim, difference, prepare, run_undisturbed
-from fedray.storage.run_folder import find_runs
+from fedray.storage.run_folder import find_run_folders
 
 FAULT = "sweep's driver killed, then --resume"
 LIMIT_SECONDS = 1800.0
@@ -106,7 +106,7 @@ def results_of(home: Path) -> Path:
 def runs_of(home: Path) -> list[Path]:
     """Return the runs of a sweep, in the order of its configurations."""
     os.environ["FEDRAY_RESULTS"] = str(results_of(home))  # whose store the sweep may name
-    return [path for path, _ in find_runs([home])]
+    return find_run_folders([home])
 
 
 def _sweep_difference(home: Path, undisturbed: Path) -> str:

@@ -19,7 +19,7 @@ from fedray.results.labels import is_number, short_names, show_value, text_of
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by
 from fedray.storage.run import Run, data_name
-from fedray.storage.run_folder import find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 
 if TYPE_CHECKING:
     import pandas
@@ -174,7 +174,8 @@ def load_runs(folders: Sequence[Path], select: Select | None = None) -> list[Loa
     Raises:
         UserError: if a folder is missing or holds no run, or a result cannot be read.
     """
-    return [LoadedRun(folder, _with_select(run, select)) for folder, run in find_runs(folders)]
+    found = [(folder, RunFolder(folder).read()) for folder in find_run_folders(folders)]
+    return [LoadedRun(folder, _with_select(run, select)) for folder, run in found]
 
 
 def _with_select(run: Run, select: Select | None) -> Run:

@@ -34,7 +34,7 @@ from fedray.results.paired import (
     t_interval,
     verdict_of,
 )
-from fedray.storage.json_files import check, read_json
+from fedray.storage.json_files import read_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 
@@ -490,12 +490,10 @@ class TableRecord(Frozen):
                 f"{path} does not exist; name the folder of a table's invocation, as fedray table "
                 "prints it"
             )
-        tree = read_json(path)
-        if not isinstance(tree, dict) or "format" not in tree:
-            raise UserError(f"{path} cannot be read: it is not the file of a table")
-        if tree["format"] != FORMAT:
+        tree = read_json(path, is_sealed=True)
+        if tree.get("format") != FORMAT:
             raise UserError(
-                f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
-                "table again in the results folder that has its runs"
+                f"{path} has format {shown(tree.get('format'))}, this version reads {FORMAT}; run "
+                "the table again in the results folder that has its runs"
             )
-        return validate(cls, check(tree, path), str(path))
+        return validate(cls, tree, str(path))

@@ -40,7 +40,7 @@ from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.devices import check_speed
-from fedray.runtime.models import ModelProvider, feature_width, model_provider
+from fedray.runtime.models import BackboneModels, ModelProvider, PromptedModels, feature_width
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Assembly:
     @cached_property
     def models(self) -> ModelProvider:
         """Return the clients' models."""
-        return model_provider(self.experiment, self.algorithm, self.data, self.streams)
+        kind = PromptedModels if self.algorithm.requires.prompts else BackboneModels
+        return kind(self.experiment, self.algorithm, self.data, self.streams)
 
     @cached_property
     def model_numbers(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors, algorithms
+from fedray.core import Algorithm, AuxiliaryMethod, Samples, Tensors, algorithms
 from fedray.core.client import named_tensors
 from fedray.data import FederatedData
 from fedray.data.imageset import ImageSet
@@ -58,10 +58,11 @@ class ModelProvider(ABC):
     architectures: tuple[str, ...]
     dense = False
 
-    def __init__(self, experiment: Experiment, data: FederatedData, streams: Streams) -> None:
-        self._experiment = experiment
-        self._data = data
-        self._streams = streams
+    def __init__(
+        self, experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
+    ) -> None:
+        self._experiment, self._data, self._streams = experiment, data, streams
+        self._algorithm: Any = algorithm
 
     def _generator(self, architecture: str, client: int) -> torch.Generator:
         shared = self._experiment.model.init == "shared"
@@ -92,16 +93,6 @@ class ModelProvider(ABC):
         public = self._data.public
         assert public is not None
         return self.samples(device, public=public)(public.index)
-
-
-def model_provider(
-    experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
-) -> ModelProvider:
-    """Return the provider that fits the method's requirements."""
-    if algorithm.requires.prompts:
-        assert isinstance(algorithm, PromptMethod)
-        return PromptedModels(experiment, algorithm, data, streams)
-    return BackboneModels(experiment, algorithm, data, streams)
 
 
 def feature_width(experiment: Experiment, images: ImageSet) -> int:
@@ -159,7 +150,7 @@ class BackboneModels(ModelProvider):
     def __init__(
         self, experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
     ) -> None:
-        super().__init__(experiment, data, streams)
+        super().__init__(experiment, algorithm, data, streams)
         group = experiment.model.group
         self.architectures = assign_architectures(group, experiment.data.clients)
         self.dense = is_dense(group)
@@ -176,15 +167,19 @@ class BackboneModels(ModelProvider):
             for architecture in dict.fromkeys(self.architectures):
                 width = own_width(architecture, channels=channels, image_size=image_size)
                 _log_adapter(architecture, width, algorithm.setting.feature_dim)
-        self._with_auxiliary = algorithm if isinstance(algorithm, AuxiliaryMethod) else None
+        self._auxiliary: tuple[str, dict[str, Any]] | None = None  # architecture and shape
+        if isinstance(algorithm, AuxiliaryMethod):
+            shape = {**self._shape, "feature_dim": algorithm.auxiliary_dim()}
+            self._auxiliary = self.architectures[0], shape
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random weights; with `model.pretrained`, pre-trained layers where they fit."""
         backbone = self._random_model(architecture, client, self._shape)
-        if self._with_auxiliary is None:
+        if self._auxiliary is None:
             return named_tensors(backbone)
-        auxiliary = self._random_model(self._auxiliary_architecture, client, self._auxiliary_shape)
-        model = self._with_auxiliary.with_auxiliary(backbone, auxiliary)
+        name, shape = self._auxiliary
+        auxiliary = self._random_model(name, client, shape)
+        model = self._algorithm.with_auxiliary(backbone, auxiliary)
         initialise(model.joint, self._generator(f"{architecture}/joint", client))
         return named_tensors(model)
 
@@ -198,23 +193,13 @@ class BackboneModels(ModelProvider):
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
         """Return a model whose parameters are zero."""
         model = skeleton(architecture, **self._shape)
-        if self._with_auxiliary is not None:
-            auxiliary = skeleton(self._auxiliary_architecture, **self._auxiliary_shape)
-            model = self._with_auxiliary.with_auxiliary(model, auxiliary)
+        if self._auxiliary is not None:
+            name, shape = self._auxiliary
+            model = self._algorithm.with_auxiliary(model, skeleton(name, **shape))
             with torch.no_grad():
                 for parameter in model.joint.parameters():
                     parameter.zero_()
         return model.to(device)
-
-    @property
-    def _auxiliary_architecture(self) -> str:
-        """Return the auxiliary model's architecture: the first of the group."""
-        return self.architectures[0]
-
-    @property
-    def _auxiliary_shape(self) -> dict[str, Any]:
-        assert self._with_auxiliary is not None
-        return {**self._shape, "feature_dim": self._with_auxiliary.auxiliary_dim()}
 
     def samples(
         self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
@@ -232,15 +217,10 @@ class PromptedModels(ModelProvider):
     """A prompt method's models: its prompts around the CLIP of `model.clip`."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        algorithm: PromptMethod,
-        data: FederatedData,
-        streams: Streams,
+        self, experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
     ) -> None:
-        super().__init__(experiment, data, streams)
-        self._algorithm = algorithm
-        sizes = map(algorithm.size, range(experiment.data.clients))
+        super().__init__(experiment, algorithm, data, streams)
+        sizes = map(self._algorithm.size, range(experiment.data.clients))
         self.architectures = tuple(f"{PROMPTED}/{size}" if size else PROMPTED for size in sizes)
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
@@ -294,6 +274,7 @@ class PromptedModels(ModelProvider):
             )
         size = int(architecture.partition("/")[2] or 0)
         with torch_seeded(0, CPU):  # layers draw weights, which are overwritten later
-            model = self._algorithm.sized_model(clip, self._data.class_names, size).to(device)
+            sized: PromptedClip = self._algorithm.sized_model(clip, self._data.class_names, size)
+            model = sized.to(device)
             model.add_classes(self._data.novel_names)
         return model

@@ -7,6 +7,7 @@ all nodes see; a worker writes the next states of its clients as one file, whose
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain, islice, zip_longest
@@ -16,6 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ray
 import torch
+from ray.util import register_serializer
+from torch import Tensor
 
 from fedray.config import received_experiment
 from fedray.core import ClientState, Downlinks, Sums, Total
@@ -27,7 +30,6 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory
-from fedray.runtime.messages import register_tensors
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.shares import (
     by_client,
@@ -38,6 +40,7 @@ from fedray.runtime.shares import (
 )
 from fedray.storage.state_files import StateFile, Written, write_states
 from fedray.storage.states import StateStore, new_path
+from fedray.trees import aligned
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
@@ -320,3 +323,21 @@ class Worker:
                 "replace them by the copies that the other nodes read"
             )
         return of[1]
+
+
+def register_tensors() -> None:
+    """Let this process (driver, server or worker) send and receive tensors.
+
+    A received tensor may be a view of read-only shared memory, which Ray keeps as long as the view
+    lives. Steps only read it, so torch's warning about read-only arrays is silenced.
+    """
+    register_serializer(Tensor, serializer=_array, deserializer=_tensor)
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.numpy()
+
+
+def _tensor(array: Any) -> Tensor:
+    return aligned(torch.from_numpy(array))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal
 
 from fedray.core.payload import split_payload
@@ -133,8 +131,8 @@ class Records:
         """Start a checkpoint, and pin its models."""
         facts = {"identity": self._assembly.identity, "rounds": writer.mark}
         pin = None if which is None else self._pin(which, federation)
-        first = partial(os.fsync, writer.descriptor)  # rounds may be ahead of states, never behind
-        self._states.commit(federation.snapshot, facts, pin, first)
+        # rounds may be ahead of states, never behind
+        self._states.commit(federation.snapshot, facts, pin, before=writer.flush)
 
     def _pin(self, which: Which, federation: Federation) -> Pin:
         """Return a pin of the models; downloads that clients share are stored once."""

@@ -83,26 +83,26 @@ def from_tree(
     """
     experiment = load_experiment(tree, pairs)
     check_compatible(experiment)
-    for key, cause in keys_without_effect(experiment).items() if given else ():
-        keys = [one for one in given if is_below(one, [key])]
-        if keys and cause.is_refused:
-            raise UserError(f"{_named(keys[0])} has no effect: {cause.reason}; remove it")
-    name_without_effect(experiment, given)
+    name_without_effect(experiment, given, refuses=True)
     return experiment
 
 
-def name_without_effect(experiment: Experiment, keys: Collection[str]) -> None:
-    """Log the keys that nothing reads, with the reasons."""
-    for key, cause in keys_without_effect(experiment).items():
+def name_without_effect(
+    experiment: Experiment, keys: Collection[str], *, refuses: bool = False
+) -> None:
+    """Log the keys that nothing reads, with the reasons, once per process.
+
+    Raises:
+        UserError: with `refuses`, if it is no other key that switches one off.
+    """
+    for key, cause in keys_without_effect(experiment).items() if keys else ():
         for one in sorted(one for one in keys if is_below(one, [key])):
-            _log_once(f"{_named(one)} has no effect: {cause.reason}")
-
-
-def _named(key: str) -> str:
-    return key.removesuffix(".name")
+            remark = f"{one.removesuffix('.name')} has no effect: {cause.reason}"
+            if refuses and cause.is_refused:
+                raise UserError(f"{remark}; remove it")
+            _log_once(remark)
 
 
 @cache
 def _log_once(remark: str) -> None:
-    """Log a remark on keys once per process."""
     _log.warning("%s", remark)

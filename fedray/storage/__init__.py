@@ -8,7 +8,7 @@ metric.py       the declaration of a metric, and the selection of the best round
 environment.py  hardware, numerical libraries and versions
 run_folder.py   the run's folder and its files
 writer.py       writes the files while a run is executed
-claim.py        locks the folder, and checks that it can be written
+claim.py        locks a folder
 state_files.py  trees of tensors in files
 states.py       the clients' states of one run, and its commits
 kept_models.py  the models of the best round and of the last

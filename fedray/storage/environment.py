@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -26,9 +27,7 @@ NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-t
 """The versions that may change numbers."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 """Linux's names of the instructions for low precision."""
-_CPU = r"model name\s*:\s*(.+)"
 _BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
-_DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -82,12 +81,15 @@ def _hardware() -> str:
     import torch
 
     built, cudnn = torch.__config__.show(), cast(Any, torch.backends.cudnn)
-    cuda = torch.cuda.is_available()
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    cuda, cpus = torch.cuda.is_available(), Path("/proc/cpuinfo")
+    facts = cpus.read_text(encoding="utf-8") if cpus.exists() else ""  # it does on Linux
+    flags, limit = _first(r"flags\s*:\s*(.+)", facts).split(), os.environ.get("ONEDNN_MAX_CPU_ISA")
+    instructions = [torch.backends.cpu.get_cpu_capability(), *(x for x in _LOW if x in flags)]
+    instructions += [f"(oneDNN: {limit})"] if limit else []
+    name = _first(r"model name\s*:\s*(.+)", facts) or platform.machine()
     parts = {
-        "": f"{_first(_CPU, _cpu_facts()) or platform.machine()} ({_instructions()})",
-        "GPU ": ", ".join(gpus) if cuda else "",
-        "driver ": _output(*_DRIVER) if cuda else "",
+        "": f"{name} ({' '.join(instructions)})",
+        "GPU ": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
         "BLAS ": f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
         "oneDNN ": _first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),
         "CUDA ": torch.version.cuda if cuda else "",
@@ -107,37 +109,12 @@ def versions() -> dict[str, str]:
             continue
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
-        numbers["git"] = _output(
-            *("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
-        )
-    return {name: text for name, text in numbers.items() if text}
-
-
-def _output(*command: str) -> str:
-    """Return the first line of a program's output; "" if the program cannot be run."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().partition("\n")[0]
-
-
-@cache
-def _cpu_facts() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # not Linux
-        return ""
-
-
-def _instructions() -> str:
-    """Return PyTorch's instruction set, those for low precision, and oneDNN's limit, if set."""
-    import torch
-
-    flags = set(_first(r"flags\s*:\s*(.+)", _cpu_facts()).split())
-    names = [torch.backends.cpu.get_cpu_capability(), *(flag for flag in _LOW if flag in flags)]
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    return " ".join([*names, f"(oneDNN: {limit})"] if limit else names)
+        with suppress(OSError, subprocess.SubprocessError):  # without git
+            words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+            numbers["git"] = subprocess.check_output(
+                words, text=True, timeout=10, stderr=subprocess.DEVNULL
+            ).strip()
+    return numbers
 
 
 def _first(pattern: str, text: str) -> str:

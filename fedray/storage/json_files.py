@@ -19,25 +19,17 @@ if TYPE_CHECKING:
 CHECKSUM = "checksum"
 
 
-def checksum(*parts: str) -> str:
-    """Return the SHA-256 of the joined texts in hexadecimal digits."""
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
-
-
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree with a checksum of its content."""
-    return {**tree, CHECKSUM: checksum(json.dumps(tree, sort_keys=True, separators=(",", ":")))}
+    """Return the tree with a checksum of its content as its last key."""
+    content = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return {**tree, CHECKSUM: hashlib.sha256(content.encode()).hexdigest()}
 
 
 def unsealed(tree: Any) -> dict[str, Any]:
     """Return the tree without its checksum; raise ValueError if the checksum does not fit."""
-    if not isinstance(tree, dict):
-        raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
-    if CHECKSUM not in tree:
-        raise ValueError("it has no checksum")
-    content = {key: value for key, value in tree.items() if key != CHECKSUM}
+    content = {key: tree[key] for key in tree if key != CHECKSUM} if isinstance(tree, dict) else {}
     if sealed(content) != tree:
-        raise ValueError("its content does not fit its checksum")
+        raise ValueError("its content does not fit its checksum; it was damaged or edited")
     return content
 
 
@@ -51,24 +43,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
-    """Return a JSON file's content; raise UserError if it is missing or damaged."""
+def read_json(path: Path, *, is_sealed: bool = False) -> Any:
+    """Return a JSON file's content, without a checksum; raise UserError if it is damaged."""
     try:
-        return parse_json(read_regular(path))
+        tree = parse_json(read_regular(path))
+        return unsealed(tree) if is_sealed else tree
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
-
-
-def check(tree: Any, path: Path) -> dict[str, Any]:
-    """Return a tree without its checksum; raise UserError about `path` if it does not fit."""
-    try:
-        return unsealed(tree)
-    except ValueError as error:
-        raise UserError(
-            f"{path} cannot be read: {error}. It was damaged or edited; restore it from a copy"
-        ) from None
 
 
 def read_typed(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:

@@ -199,15 +199,8 @@ class RunFolder:
         Raises:
             UserError: if the file is damaged.
         """
-        if not self.matrices_file.exists():
-            return {}
-        tree = read_json(self.matrices_file)
-        try:
-            return {int(round_): dict(matrices) for round_, matrices in sorted(tree.items())}
-        except (AttributeError, TypeError, ValueError):
-            raise UserError(
-                f"{self.matrices_file} cannot be read: it has no analyses; restore it from a copy"
-            ) from None
+        tree = read_json(self.matrices_file) if self.matrices_file.exists() else {}
+        return dict(sorted((int(number), found) for number, found in tree.items()))
 
     def read_matrices(self, when: Literal["first", "last"] = "last") -> Matrices:
         """Return the first or the last analyses; empty without any, see `matrices`."""
@@ -229,15 +222,6 @@ class RunFolder:
         return str(self.error)
 
 
-def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
-    """Return all runs in and below the given folders, as sorted pairs of folder and run.
-
-    Raises:
-        UserError: if a given folder is missing or contains no run, or a run cannot be read.
-    """
-    return [(path, RunFolder(path).read()) for path in find_run_folders(folders)]
-
-
 def find_run_folders(folders: Sequence[Path]) -> list[Path]:
     """Return the folders of all runs in and below the given folders, sorted.
 
@@ -250,8 +234,10 @@ def find_run_folders(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass the folder of a run, sweep or table")
-        has_list = (folder / LIST).is_file()
-        below = _listed_runs(folder) if has_list else [p.parent for p in folder.rglob(RUN)]
+        if (folder / LIST).is_file():
+            below = [folder / name for name in read_json(folder / LIST)["runs"]]
+        else:
+            below = [path.parent for path in folder.rglob(RUN)]
         if not below:
             raise _no_run(folder)
         runs |= {path.resolve() for path in below}
@@ -262,21 +248,6 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
     """Write the list of runs that a folder stands for, for example the runs of a table."""
     names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
     write_json(folder / LIST, {"runs": names})
-
-
-def _listed_runs(folder: Path) -> list[Path]:
-    tree = read_json(folder / LIST)
-    names = tree.get("runs") if isinstance(tree, dict) else None
-    if not isinstance(names, list):
-        raise UserError(f"{folder / LIST} cannot be read: it lists no runs")
-    runs = [folder / str(name) for name in names]
-    for run in runs:
-        if not RunFolder(run).has_run:
-            raise UserError(
-                f"{folder / LIST} lists a missing run, {run.resolve()}; copy it from the computer "
-                "that has it"
-            )
-    return runs
 
 
 def round_line(round_: Round, costs: Costs) -> str:

@@ -87,10 +87,9 @@ class RunWriter:
         size = os.fstat(self._file.fileno()).st_size
         return {"bytes": size, "sha256": self._digest.hexdigest()}
 
-    @property
-    def descriptor(self) -> int:
-        """Return the file descriptor of rounds.jsonl, for flushing it to the disk."""
-        return self._file.fileno()
+    def flush(self) -> None:
+        """Flush rounds.jsonl to the disk."""
+        os.fsync(self._file.fileno())
 
     def end(self) -> None:
         """Write the line of the run's end."""
@@ -99,5 +98,5 @@ class RunWriter:
     def close(self) -> None:
         """Close the files."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())
+            self.flush()
             self._file.close()

@@ -172,8 +172,7 @@ def run_note(done: Run) -> str:
     data = info.config["data"]
     up = sum(round_.up.total_bytes for round_ in done.rounds)
     down = sum(round_.down.total_bytes for round_ in done.rounds)
-    scale = info.config["scale"]
-    suffix = "" if scale == "laptop" else f" [{scale} scale]"
+    suffix = "" if (scale := info.config["scale"]) == "laptop" else f" [{scale} scale]"
     lines = [
         f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
         f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "

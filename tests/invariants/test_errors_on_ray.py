@@ -54,28 +54,6 @@ def test_an_accelerator_that_is_not_there(small, ray_nodes, tmp_path, capsys, ke
     assert not out.exists()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("method", "key", "sentence"),
-    [
-        ("promptfl", "data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
-        ("fedmgp", "algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
-    ],
-)
-def test_wrong_prompts_found_by_the_server_actor(
-    small, tiny_clip, ray_nodes, tmp_path, capsys, method, key, sentence
-):
-    out = tmp_path / "out"
-    asked = [f"algorithm={method}", f"model.clip.path={tiny_clip}", key, "--no-track"]
-    for executor in ("serial", "ray"):
-        words = small.arguments("workers=1", *asked, "--executor", executor, "--out", str(out))
-        assert run.main(words) == 2
-        error = said(capsys)
-        assert error.startswith(f"error: {sentence}")
-        assert error.count("\n") == 1
-        assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [

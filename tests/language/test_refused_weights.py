@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import socket
 from pathlib import Path
 
 import clips
@@ -16,7 +15,6 @@ from test_published_forms import in_hub_cache, write_sentence_encoder
 
 from fedray.config import content_of
 from fedray.errors import UserError
-from fedray.language.encoders import weights
 from fedray.language.encoders.weights import get_line, hub_file, read_weights
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.models.clip import FrozenClip, small_clip_folder
@@ -51,24 +49,15 @@ def changed(file: Path, **changes) -> None:
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.bin", "a.pt"])
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "it is empty"),
-        (POINTER, "it is a Git LFS pointer, .*git lfs pull"),
-        (b"<!DOCTYPE html><html></html>", "it is a web page"),
-        (b'\n <?xml version="1.0"?>', "it is a web page"),
-        (b"Entry not found", "it is a text"),
-        (b"PK\x03\x04 torn", "is not a weight file"),
-        (bytes(100), "is not a weight file"),
-    ],
+    "content", [b"", POINTER, b"<!DOCTYPE html><html></html>", b"PK\x03\x04 torn", bytes(100)]
 )
-def test_the_message_says_what_a_file_is(tmp_path, name, content, reason):
+def test_a_file_without_weights_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"key: .*{name} is not a weight file \(") as caught:
+    with pytest.raises(
+        UserError, match=rf"{name} is not a weight file \(.*; download it again$"
+    ) as e:
         read_weights(tmp_path / name, "key")
-    assert caught.match(reason)
-    assert caught.match("; download it again$")
-    assert "weights_only" not in str(caught.value)
+    assert "weights_only" not in str(e.value)
 
 
 def test_pickles_of_other_objects_are_refused(tmp_path):
@@ -84,13 +73,11 @@ def test_pickles_of_other_objects_are_refused(tmp_path):
 def test_vocabularies_that_are_pointers_or_pages(bert, tmp_path, content):
     (bert / "tokenizer.json").unlink()
     (bert / "vocab.txt").write_bytes(content)
-    with pytest.raises(
-        UserError, match=r"vocab\.txt cannot be used \(it is a .*; download it again"
-    ):
+    with pytest.raises(UserError, match=r"vocab\.txt is a web page or a Git LFS pointer; downl"):
         load_bert(bert).tokenize(["a cat"])
     folder = Path(shutil.copytree(small_clip_folder(), tmp_path / "clip"))
     (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"tokenizer\.json cannot be used \(it is a "):
+    with pytest.raises(UserError, match=r"tokenizer\.json is a web page or a Git"):
         choose("openclip", path=str(folder)).build()
 
 
@@ -211,10 +198,9 @@ def test_openai_weights_need_quickgelu(tmp_path, add_architecture):
     state = {**model.state_dict(), "input_resolution": torch.tensor(8)}
     torch.save(state, tmp_path / "openai" / "a.pt")
     place = str(tmp_path / "openai" / "a.pt")
-    with pytest.raises(UserError, match=r"were trained with QuickGELU; set .*=tiny-quickgelu"):
-        load_clip(path=place, model="tiny")
-    with pytest.raises(UserError, match=r"text\.encoder\.model=tiny has plain GELU"):
-        choose("openclip", path=place, model="tiny").build()
+    for load in (load_clip, lambda **options: choose("openclip", **options).build()):
+        with pytest.raises(UserError, match=r"were trained with QuickGELU; set the model's name"):
+            load(path=place, model="tiny")
     load_clip(path=place, model="tiny-quickgelu")
     shutil.move(place, tmp_path / "pytorch_model.bin")
     (tmp_path / "open_clip_model.safetensors").unlink()
@@ -225,30 +211,13 @@ def test_openai_weights_need_quickgelu(tmp_path, add_architecture):
         load_clip(path=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ({"heads": 4}, r"tiny has text_cfg\.heads=4, but .* says 2; set .*path=.* remove .*model"),
-        ({"no_causal_mask": True}, r"tiny has text_cfg\.no_causal_mask=True"),
-        ({"norm_kwargs": {"eps": 1e-3}}, r"tiny has text_cfg\.norm_kwargs="),
-        ({"hf_tokenizer_name": "a/b"}, r"tiny has text_cfg\.hf_tokenizer_name=a/b"),
-    ],
-)
-def test_the_configuration_beside_a_file_must_agree(tmp_path, add_architecture, text, message):
-    add_architecture(**text)
+def test_a_file_with_a_configuration_beside_it_is_given_by_its_folder(tmp_path, add_architecture):
+    add_architecture(heads=4)
     clips.save_clip(tmp_path)
     place = str(tmp_path / "open_clip_model.safetensors")
-    with pytest.raises(UserError, match=message):
-        load_clip(path=place, model="tiny")
-
-
-def test_quickgelu_beside_a_file(tmp_path, add_architecture):
-    add_architecture()
-    clips.save_clip(tmp_path, config=QUICK)
-    place = str(tmp_path / "open_clip_model.safetensors")
-    with pytest.raises(UserError, match=r"tiny has quick_gelu=False, but .* says True"):
-        load_clip(path=place, model="tiny")
-    load_clip(path=place, model="tiny-quickgelu")
+    for options in ({}, {"model": "tiny"}):
+        with pytest.raises(UserError, match=r"is a weight file: give its folder instead"):
+            load_clip(path=place, **options)
 
 
 @pytest.mark.parametrize("tower", ["text_cfg", "vision_cfg"])
@@ -257,12 +226,12 @@ def test_layers_that_an_architecture_does_not_have(tmp_path, tower):
     config = json.loads((tmp_path / "open_clip_config.json").read_text())
     config["model_cfg"][tower]["layers"] = 2
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
-    match = r"12 tensors that the model lacks, .*resblocks\.2\..*; give the configuration of these"
+    match = r"does not fit local-dir.* 12 tensors are .*resblocks\.2\..*; give the model's name or"
     with pytest.raises(UserError, match=match):
         load_clip(path=str(tmp_path))
     encoder = choose("openclip", path=str(tmp_path))
     if tower == "text_cfg":
-        with pytest.raises(UserError, match="12 tensors that the text tower lacks"):
+        with pytest.raises(UserError, match="12 tensors are missing, left over"):
             encoder.build()
 
 
@@ -277,14 +246,16 @@ def test_a_clip_of_transformers_needs_its_folder_and_tokenizer(tmp_path, add_arc
     file = str(tmp_path / "hf" / "model.safetensors")
     with pytest.raises(UserError, match=r"holds a CLIPModel of transformers; set .*\.path to its"):
         load_clip(path=file, model="tiny")
-    with pytest.raises(UserError, match=r"model is not set; .*, or give the folder .*config\.json"):
+    with pytest.raises(UserError, match=r"is a weight file: give its folder instead"):
         load_clip(path=file)
     with pytest.raises(UserError, match=r"has no tokenizer, .*; add the tokenizer\.json"):
         load_clip(path=str(tmp_path / "hf"))
-    with pytest.raises(UserError, match=r"config\.json describes the model; remove model\.clip\.m"):
+    with pytest.raises(UserError, match=r"describes the model; remove model\.clip\.model"):
         load_clip(path=str(tmp_path / "hf"), model="tiny")
     changed(tmp_path / "hf" / "config.json", model_type="siglip")
-    with pytest.raises(UserError, match=r"describes a model of the kind 'siglip'\); give a folder"):
+    with pytest.raises(
+        UserError, match=r"lacks open_clip_config\.json .*; give a folder with both"
+    ):
         load_clip(path=str(tmp_path / "hf"))
 
 
@@ -344,19 +315,13 @@ def test_a_replaced_tokenizer_is_another_encoder(tmp_path):
     assert torch.allclose(features, encoder.features(TEXTS), atol=1e-5)
 
 
-def test_the_configuration_beside_a_file_counts(tmp_path, add_architecture):
-    add_architecture()
+def test_a_folders_configuration_counts(tmp_path):
     clips.save_clip(tmp_path)
-    place = str(tmp_path / "open_clip_model.safetensors")
-    choice = choose("openclip", path=place, model="tiny")
-    before, content = choice.identity(), content_of(place)
-    config = json.loads((tmp_path / "open_clip_config.json").read_text())
-    config["preprocess_cfg"]["mean"] = [0.5] * 3
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    choice = choose("openclip", path=str(tmp_path))
+    before, content = choice.identity(), content_of(str(tmp_path))
+    changed(tmp_path / "open_clip_config.json", preprocess_cfg={"mean": [0.5] * 3})
     assert choice.identity() != before
-    assert content_of(place) != content
-    (tmp_path / "open_clip_config.json").unlink()
-    assert content_of(place) not in ("", content)
+    assert content_of(str(tmp_path)) != content
 
 
 # --- hub and network -----------------------------------------------------------------------------
@@ -371,7 +336,6 @@ def online(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(weights, "_ANSWER_SECONDS", 0.5)
     return tmp_path / "hub"
 
 
@@ -386,23 +350,9 @@ def online(monkeypatch, tmp_path):
         ("bert", {"model": "a/b"}, "text.encoder=minilm"),
     ],
 )
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_a_hub_that_does_not_answer_is_asked_once(
-    monkeypatch, online, name, options, get, is_silent
-):
-    import huggingface_hub
-
-    def download(*args, **kwargs):
-        pytest.fail("a library waits for the hub")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    with socket.create_server(("127.0.0.1", 0)) as server:  # connections are never answered
-        if is_silent:
-            address = f"http://127.0.0.1:{server.getsockname()[1]}"
-            monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-        reason = "no answer within 0.5 seconds" if is_silent else "Connection refused"
-        with pytest.raises(UserError, match=rf"out of reach \(.*{reason}.*{get}"):
-            choose(name, **options).build()
+def test_a_hub_out_of_reach_is_one_sentence(online, name, options, get):
+    with pytest.raises(UserError, match=rf"the hub is out of reach \(.*{get}"):
+        choose(name, **options).build()
 
 
 def test_the_clip_of_paper_experiments_names_its_command(online):
@@ -433,24 +383,6 @@ def test_the_next_name_is_tried_only_if_the_hub_lacks_a_file(monkeypatch, online
             raise RemoteEntryNotFoundError.__new__(RemoteEntryNotFoundError)
         return f"/{name}"
 
-    monkeypatch.setattr(weights, "check_hub", lambda: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert hub_file("x/y", ("a", "b", "c")) == Path("/b")
     assert asked == ["a", "b"]
-
-
-@pytest.mark.parametrize("place", ["hub", "archive"])
-def test_weights_of_a_tag_come_from_either_cache(monkeypatch, online, tmp_path, place):
-    import open_clip
-
-    (folder := tmp_path / "folder").mkdir()
-    (folder / "open_clip_model.safetensors").write_bytes(b"hub")
-    in_hub_cache(online, "timm/clip", folder)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache" / "clip").mkdir(parents=True)
-    (tmp_path / ".cache" / "clip" / "ViT-B-32.pt").write_bytes(b"archive")
-    description = {"hf_hub": f"timm/{'clip' if place == 'hub' else 'other'}/", "quick_gelu": True}
-    description["url"] = "https://openaipublic.azureedge.net/clip/models/0/ViT-B-32.pt"
-    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda model, tag: description)
-    source = choose("openclip", model="ViT-B-32-quickgelu", pretrained="openai").source()
-    assert source.weights.read_bytes() == place.encode()

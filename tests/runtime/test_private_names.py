@@ -24,8 +24,6 @@ NAMES = {
         "torch.optim:Optimizer.add_param_group.__wrapped__",
         "torch.optim:Optimizer.zero_grad.__wrapped__",
         "torch.optim:SGD.step.__wrapped__",
-        "torch:ops.mkldnn._linear_pointwise",
-        "torch:ops.mkldnn._reorder_linear_weight",
     ),
     "open_clip_torch": (
         "open_clip.transformer:VisionTransformer._embeds",

@@ -155,7 +155,7 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
     asked._states.wait()
     shutil.copytree(tmp_path / "run", killed)  # its run.json has not all rounds yet
     rounds.close()
-    RunFolder(killed).matrices_file.write_text("[]")
+    RunFolder(killed).matrices_file.write_text("{")
     before = contents(killed)
     assert go_on(killed) == 2
     assert re.fullmatch(r"error: .*matrices.json cannot be read.*\n", capsys.readouterr().err)

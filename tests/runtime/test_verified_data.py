@@ -52,17 +52,6 @@ def numbers(out: Path) -> tuple:
     return result["data_sha256"], result["partition_sha256"], metrics
 
 
-def cached_folder(cache: Path) -> Path:
-    (folder,) = (path for path in (cache / "images").iterdir() if path.is_dir())
-    return folder
-
-
-def zero_pixels(folder: Path) -> None:
-    content = bytearray((folder / "images.npy").read_bytes())
-    content[-1000:] = bytes(1000)
-    (folder / "images.npy").write_bytes(content)
-
-
 class Interrupted:
     """In place of the progress bar: stops the command after round 1."""
 
@@ -125,19 +114,3 @@ def test_oblong_images_where_the_model_takes_any(tmp_path):
     write_images(tmp_path / "data", size=(20, 16))
     asked = resolve("local_digits", [*KEYS, f"data.root={tmp_path / 'data'}", "model.group=cnn3"])
     assert Assembly(asked).models.empty("cnn3") is not None
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_what_the_actors_find_is_said_by_the_command(root, tmp_path, cache, caplog, monkeypatch):
-    import ray
-
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert command(root, tmp_path / "before") == 0
-    zero_pixels(cached_folder(cache))
-    try:
-        assert command(root, tmp_path / "after", "workers=1", executor="ray") == 0
-    finally:
-        ray.shutdown()
-    assert caplog.text.count("are damaged: images.npy is not as it was written") == 1
-    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")

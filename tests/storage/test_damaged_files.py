@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from itertools import product
 
@@ -82,25 +81,18 @@ def test_going_on(killed, tmp_path, capsys, file, content):
 
 @pytest.mark.parametrize("content", [*CONTENTS, "cut"])
 def test_reading_what_the_report_and_the_upload_read(killed, tmp_path, content):
-    for file, read in (
-        ("run.json", RunFolder.read),
-        ("matrices.json", RunFolder.read_matrices),
-    ):
-        folder = tmp_path / file
-        if (file, content) == ("matrices.json", "mapping"):
-            continue
-        if file == "matrices.json":
-            folder.mkdir()
-            text = json.dumps({"a": [[1.0]]}).encode()[:-1]
-            (folder / file).write_bytes(CONTENTS.get(content, text))
-        else:
-            folder = damaged(killed, folder, file, content)
-        with pytest.raises(
-            UserError, match=rf"{file}.* (cannot be read|is not the run.json)"
-        ) as raised:
-            read(RunFolder(folder))
-        assert "\n" not in str(raised.value)
-        assert len(str(raised.value)) < 1000
+    folder = damaged(killed, tmp_path / "run", "run.json", content)
+    with pytest.raises(UserError, match=r"cannot be read|is not the run") as raised:
+        RunFolder(folder).read()
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("content", [b"", b'{"3": {"text": [[1.0, ', b"\0" * 20])
+def test_torn_analyses(tmp_path, content):
+    (tmp_path / "matrices.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"matrices\.json cannot be read"):
+        RunFolder(tmp_path).read_matrices()
 
 
 @pytest.mark.parametrize(("file", "content"), [("run.json", "cut"), ("rounds.jsonl", "lines")])

@@ -224,6 +224,13 @@ def test_a_cache_that_can_only_be_read(folder, make, monkeypatch, expected, dama
     assert make.made == 1
 
 
+def test_an_edit_that_keeps_the_size_is_not_noticed(folder, make, expected):
+    edited = np.zeros(90, expected["labels"].dtype)
+    np.save(folder / "labels.npy", edited)
+    assert (kept(make).arrays["labels"] == 0).all()
+    assert make.made == 1
+
+
 # --- space ---------------------------------------------------------------------------------------
 
 

@@ -12,9 +12,10 @@ import torch
 
 from fedray.errors import UserError
 from fedray.storage.environment import Environment, environment
+from fedray.storage.files import write_json
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 from fedray.storage.writer import RunWriter
 
 INFO = RunInfo(
@@ -161,8 +162,7 @@ def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
     assert folder.read().rounds == [round_(number) for number in range(3)]
-    ((path, found),) = find_runs([tmp_path])
-    assert (path, found.done) == (tmp_path, 2)
+    assert find_run_folders([tmp_path]) == [tmp_path]
 
 
 def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
@@ -177,6 +177,8 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
 
 
 def test_the_first_analyses_are_kept_beside_the_last(tmp_path):
+    write_json(tmp_path / "matrices.json", {10: {"text": [[1.0]]}, 9: {"text": [[0.5]]}})
+    assert [*RunFolder(tmp_path).matrices()] == [9, 10]
     writer, folder = written(tmp_path, 0), RunFolder(tmp_path)
     given = [{"text": [[1.0, value], [value, 1.0]]} for value in (0.1, 0.2, 0.3)]
     for number, matrices in enumerate(given):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,22 +247,29 @@ def test_stopped_before_any_of_its_actions_a_commit_is_whole_or_the_one_before(t
     assert moment > 5
 
 
-def test_a_changed_bit_is_refused(store):
-    commit(store, 0, {0: state(0), 1: state(1)})
+def refused(path: Path, read: Callable[[], object]) -> None:
+    with pytest.raises(UserError, match=f"{path.name} is damaged") as raised:
+        read()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("step", [331, pytest.param(1, marks=pytest.mark.slow)])
+def test_each_bit_of_a_pointer_counts(store, step):
+    """And every 101st of a file of states; in short, a part of both."""
+    commit(store, 0, {0: state(0), 1: state(1)}, pin=pin(store, "best"))
     for path in store.folder.iterdir():
-        content = path.read_bytes()
-        places = range(len(content)) if path.suffix == ".json" else range(0, len(content), 37)
-        for place in places:
+        is_pointer, content = path.suffix == ".json", path.read_bytes()
+        for bit in range(0, 8 * len(content), step if is_pointer else 101 * min(step, 9)):
             changed = bytearray(content)
-            changed[place] ^= 1 << place % 8
+            changed[bit // 8] ^= 1 << bit % 8
             path.write_bytes(changed)
-            with pytest.raises(UserError, match=f"{path.name} is damaged") as raised:
-                reopened(store)
-            assert "\n" not in str(raised.value)
+            if is_pointer:
+                refused(path, lambda: Commit.read(store.folder, path.stem))  # noqa: B023
+            else:
+                refused(path, lambda: reopened(store))
         for broken in (b"", content[:-1], content + b"!"):
             path.write_bytes(broken)
-            with pytest.raises(UserError, match=f"{path.name} is damaged"):
-                reopened(store)
+            refused(path, lambda: reopened(store))
         path.write_bytes(content)
     name = min(names(store))
     (store.folder / name).unlink()

@@ -16,7 +16,7 @@ from fedray.results.difference import Gap, gaps, verdict
 from fedray.results.record import TableRecord
 from fedray.storage.environment import Environment
 from fedray.storage.json_files import sealed, unsealed
-from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.run_folder import RunFolder, find_run_folders
 
 ONE, OTHER = "a processor (AVX2)", "a processor (AVX512)"
 
@@ -62,7 +62,7 @@ def changed(run, number, **changes):
 
 def test_the_first_difference_is_that_of_the_first_round(here, play):
     play(lambda wanted: [(0.1, 0.1), (0.4, 0.5), (0.6, 0.7)])
-    run = find_runs([here / "store"])[0][1]
+    run = RunFolder(find_run_folders([here / "store"])[0]).read()
     assert gaps(run, run) == []
     later = changed(changed(run, 1, participants=[7]), 2, metrics={"local_accuracy": 0.0})
     value = run.rounds[2].metrics["local_accuracy"]

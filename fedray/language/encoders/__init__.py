@@ -1,11 +1,9 @@
 """Frozen text encoders behind one interface; registering a class adds an encoder.
 
 base.py              the interface, and the registry of encoders
-bert.py              BERT, MiniLM and ALIGN's text tower
-bert_blocks.py       BERT's arithmetic on texts without padding
-bert_files.py        read the weights and tokenizers of a BERT
+bert.py              BERT, MiniLM and ALIGN's text tower, by transformers
+bert_files.py        find and load a BERT and its tokenizer
 kernels.py           repeatable kernels, and bfloat16
-frozen.py            fast linear maps with frozen weights
 openclip.py          text towers of CLIP models, through open_clip
 openclip_weights.py  find and read the weights of CLIP models
 clip_layouts.py      convert CLIPs of transformers to open_clip's layout

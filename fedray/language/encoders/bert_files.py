@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,9 +52,10 @@ def find_folder(path: str | None, name: str) -> Path:
 
 def _from_hub(name: str) -> Path:
     try:
-        download = partial(hub_folder, name, is_complete=_is_complete, is_usable=has_model)
-        folder = download([*TEXT_FILES, *_WEIGHTS])
-        return folder if weight_files(folder) else download([*TEXT_FILES, *_OLD_WEIGHTS])
+        folder = hub_folder(name, [*TEXT_FILES, *_WEIGHTS], _is_complete)
+        if weight_files(folder):
+            return folder
+        return hub_folder(name, [*TEXT_FILES, *_OLD_WEIGHTS], _is_complete)
     except Exception as error:  # the network, the hub and its cache raise many types
         instead = "pass a local folder as text.encoder.path"
         raise unreachable(f"text.encoder '{name}'", error, instead, name=name) from None

