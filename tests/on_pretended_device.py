@@ -214,7 +214,7 @@ def of_clients(method: str, clients: int) -> Experiment:
 
 @pytest.mark.parametrize(
     ("method", "waits"),
-    [("fedavg", 0), ("scaffold", 0), ("fedbn", 0), ("fedtsp", 1), ("promptfl", 0)],
+    [("fedavg", 0), ("local", 0), ("scaffold", 0), ("fedbn", 0), ("fedtsp", 1), ("promptfl", 0)],
 )
 def test_the_clients_of_a_group_share_their_copies_and_waits(method, waits):
     """Each client waits for its classes alone if it uploads their prototypes."""
