@@ -43,7 +43,6 @@ from fedray.trees import Snapshot, is_tree, make_contiguous
 WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
-
 NO_TRAFFIC = Traffic()
 """A shared default, because constructing a record validates its fields."""
 
@@ -387,15 +386,13 @@ class RoundExchange(Exchange):
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
-        executor = self._federation.executor
         name, reached = self._send(step, down)
-        replies = executor.run("step", name, self.round, reached)[0] if reached else {}
-        uploads = self._collect(replies)
+        run = self._federation.executor.run
+        uploads = self._collect(run("step", name, self.round, reached)[0] if reached else {})
         privacy = self._covering(step, reached, next(map(type, uploads.values()), None))
         if privacy is not None and privacy.mode == "central":
             raise UserError(
-                f"the server reads single uploads of {step}, and privacy.mode=central adds noise "
-                "to sums alone; set privacy.mode=local"
+                f"privacy.mode=central adds no noise to single uploads ({step}); set it to local"
             )
         return uploads
 
@@ -408,14 +405,13 @@ class RoundExchange(Exchange):
         replies, total = executor.run("sum", name, self.round, reached)
         self._collect(replies)
         sent = algorithm.sent_by(step) if total else None
-        if sent is None or (privacy := self._covering(step, reached, sent)) is None:
+        privacy = self._covering(step, reached, sent)
+        if privacy is None or sent is None:
             return total
         return privacy.release(total, sent, round_=self.round, step=name)
 
-    def _covering(
-        self, step: str, clients: Iterable[int], sent: type[Payload] | None
-    ) -> Privacy | None:
-        """Return the privacy that covers what clients sent; note the call if it had noise."""
+    def _covering(self, step: str, clients: Iterable[int], sent: Any) -> Privacy | None:
+        """Return the privacy that covers payloads of type `sent`; note the call if it had noise."""
         privacy = self._federation.gate.privacy
         if privacy is None or sent is None or not privacy.covers(sent):
             return None

@@ -22,7 +22,7 @@ from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import small_experiment
-from fedray.runtime.groups import GroupRunner
+from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -214,7 +214,7 @@ def of_clients(method: str, clients: int) -> Experiment:
 
 @pytest.mark.parametrize(
     ("method", "waits"),
-    [("fedavg", 0), ("scaffold", 0), ("fedbn", 0), ("fedtsp", 1), ("promptfl", 0)],
+    [("fedavg", 0), ("local", 0), ("scaffold", 0), ("fedbn", 0), ("fedtsp", 1), ("promptfl", 0)],
 )
 def test_the_clients_of_a_group_share_their_copies_and_waits(method, waits):
     """Each client waits for its classes alone if it uploads their prototypes."""
@@ -222,6 +222,20 @@ def test_the_clients_of_a_group_share_their_copies_and_waits(method, waits):
     assert many["copies"] == few["copies"] <= 5
     assert many["synchronisations"] == few["synchronisations"] + 3 * waits
     assert few["synchronisations"] <= 5 + 3 * waits
+
+
+def test_a_loss_that_is_read_at_the_end_of_a_group_is_its_clients_failure(monkeypatch):
+    made = Assembly(of_clients("fedavg", 3))
+    loss = made.algorithm.loss
+
+    def diverges(output, batch, local):
+        return loss(output, batch, local) / (local.client.id != 1)
+
+    monkeypatch.setattr(made.algorithm, "loss", diverges)
+    down = FedAvg.down(made.algorithm.init_server(made.server(CPU))["model"])
+    members = [Member(client, None, down) for client in range(3)]
+    with pytest.raises(ClientError, match=r"^client 1, round 1, step .*training loss became inf"):
+        GroupRunner(made, device()).run_group("client_update", 1, members)
 
 
 def bare_loop(client: Client) -> None:

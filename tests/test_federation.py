@@ -203,7 +203,7 @@ def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
 
 
 def test_uploads_that_central_noise_does_not_reach_are_not_read():
-    with pytest.raises(UserError, match=r"single uploads of first.*set privacy\.mode=local"):
+    with pytest.raises(UserError, match=r"no noise to single uploads \(first\); set it to local"):
         list(noisy("central", ([0, 1],), Telling()).rounds())
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.client import Together
+from fedray.core.client import CPU, Together
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
 from fedray.errors import (
@@ -157,19 +157,12 @@ def settled(tensor: Tensor) -> Tensor:
 
 def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
     """Return states on the CPU; what lies on an accelerator is copied at once."""
-    blocks = [tensor_blocks({} if state is None else _parts(state)) for state in states]
-    away = [block for of in blocks for block in of if not block.is_cpu]
-    moved = iter(moved_to(away, torch.device("cpu")))
-
-    def here(block: Tensor) -> Tensor:
-        return block if block.is_cpu else settled(next(moved))
-
-    def moves(state: core.ClientState | None, of: Sequence[Tensor]) -> core.ClientState | None:
-        if state is None or not away or False not in [block.is_cpu for block in of]:
-            return state
-        return core.ClientState(**map_blocks(here, _parts(state)))
-
-    return [*map(moves, states, blocks)]
+    parts = {n: _parts(state) for n, state in enumerate(states) if state is not None}
+    blocks = {n: tensor_blocks(tree) for n, tree in parts.items()}
+    away = {n: of for n, of in blocks.items() if False in [block.is_cpu for block in of]}
+    moved = iter(moved_to([block for of in away.values() for block in of], CPU))
+    here = {n: map_blocks(lambda _: settled(next(moved)), parts[n]) for n in away}
+    return [core.ClientState(**here[n]) if n in here else one for n, one in enumerate(states)]
 
 
 def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
@@ -229,9 +222,9 @@ class StepContexts:
         if self.device.type == "cpu":
             yield None
             return
-        sent = {id(m.down): m.down for m in members if m.down not in (None, self._sent[0]())}
-        blocks = {key: down.blocks() for key, down in sent.items() if down is not None}
-        blocks |= {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
+        blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
+        new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
+        blocks |= {id(down): down.blocks() for down in new}
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:

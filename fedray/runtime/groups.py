@@ -58,8 +58,10 @@ class GroupRunner(StepContexts):
                 else:
                     stepped.extend(self._steps(name, round_, members, tally, together))
             except Exception:
-                self._passed(stepped)  # an earlier client's upload may be wrong, too
+                self._read_losses(name, round_, together)
+                self._passed(stepped)  # an earlier client's loss or upload may be wrong, too
                 raise
+            self._read_losses(name, round_, together)
         passed = self._passed(stepped)
         states = [step.state for step in stepped]
         if together is not None:
@@ -103,9 +105,7 @@ class GroupRunner(StepContexts):
                 work, seconds = tally.take(), time.perf_counter() - start
                 yield self.stepped(call, upload, next_state, given, work, seconds)
             except (Exception, SystemExit) as error:
-                self._read_losses(name, round_, together)  # of which one may be the cause
                 raise self.blame(error, name, round_, client) from None
-        self._read_losses(name, round_, together)
 
     def _read_losses(self, name: str, round_: int, together: Together | None) -> None:
         """Read the losses that clients have left on an accelerator."""

@@ -106,10 +106,10 @@ def group_size(assembly: Assembly, name: str, down: Downlinks, *, at_once: bool)
     if is_stacked(assembly, name):
         return assembly.experiment.stacked
     sent = next((payload for payload in down.values() if payload is not None), None)
-    if not at_once or sent is None:
-        return 1
-    numbers: int = sum(block.numel() for block in sent.blocks())
     is_gpu = assembly.experiment.gpus > 0
+    if not at_once or (sent is None and not is_gpu):
+        return 1
+    numbers = 0 if sent is None else sum(block.numel() for block in sent.blocks())
     most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
     size = most // max(1, numbers)
     return max(1, min(size, held // assembly.model_numbers)) if size > 1 else 1
