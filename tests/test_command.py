@@ -62,7 +62,7 @@ def deep(args):
         (ClientError(3, 1, "client_update", Failure(NOISY)), 1),
         (MemoryError(), 1),
         (UnicodeDecodeError("utf-8", b"\xff" * 10_000, 0, 1, "bad\nbyte"), 1),
-        (OSError(28, "No space left on device", "/x/y\n"), 1),
+        (OSError(28, "No space left on device", "/x/y\n"), 2),
         (PermissionError(13, "Permission denied", "/x/y\n"), 2),
         (PermissionError(1, "Operation not permitted", b"/x/\xff"), 2),
         (PermissionError("no file"), 1),

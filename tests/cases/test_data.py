@@ -288,4 +288,4 @@ def test_a_snapshot_of_the_hub_may_lack_files_in_every_version(monkeypatch, tmp_
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.delattr("huggingface_hub.errors.IncompleteSnapshotError")
-    assert hub_folder("a/b", [], lambda folder: True, lambda folder: True) == tmp_path
+    assert hub_folder("a/b", [], lambda folder: True) == tmp_path

@@ -68,8 +68,7 @@ def circumstances(monkeypatch):
         if title == "Results on one node of several":
             monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
             monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0}] * 2)
-            monkeypatch.setattr("fedray.runtime.cluster._fits_driver", lambda server: False)
-            return []
+            return ["--executor", "ray"]
         return ["--executor", "serial"]
 
     return make

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -112,7 +113,10 @@ def test_random_weights_have_their_own_generator():
         ({}, r"'ViT-B-32-quickgelu' with the weights 'openai' is not in the local cache and the h"),
         ({"model": "hf-hub:no/where"}, r"'hf-hub:no/where' is not in the local cache.*OFFLINE is "),
         ({"model": "ViT-B-99"}, r"text\.encoder\.model: open_clip has no architecture 'ViT-B-99'"),
-        ({"model": "ViT-B-32"}, r"pretrained is not set for ViT-B-32; set .* to one of openai, "),
+        (
+            {"model": "ViT-B-32"},
+            r"pretrained=null is no tag of ViT-B-32; set .* one of openai, ",
+        ),
         ({"pretrained": "nope"}, r"pretrained=nope is no tag of ViT-B-32-quickgelu"),
         (
             {"model": "ViT-B-32", "pretrained": "openai"},
@@ -136,14 +140,15 @@ def test_what_is_missing_or_wrong(options, message):
 
 def test_wrong_files(clip_folder, tmp_path):
     weights = clip_folder / "open_clip_model.safetensors"
-    with pytest.raises(UserError, match=r"text\.encoder\.model is not set; set it to the arch"):
+    with pytest.raises(UserError, match=r"is a weight file: give its folder instead"):
         load(weights)
     with pytest.raises(UserError, match=r"describes the model; remove text\.encoder\.model"):
         load(clip_folder, model="ViT-B-32")
     with pytest.raises(UserError, match=r"lacks open_clip_config\.json or open_clip_model"):
         load(tmp_path)
-    with pytest.raises(UserError, match=r"parameters of the text tower are not in .* as expected"):
-        load(weights, model="ViT-B-32")
+    alone = shutil.copy(weights, tmp_path / "alone.safetensors")
+    with pytest.raises(UserError, match=r"does not fit ViT-B-32: \d+ tensors are missing"):
+        load(alone, model="ViT-B-32")
     (tmp_path / "torn.pt").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"torn\.pt is not a weight file"):
         load(tmp_path / "torn.pt", model="ViT-B-32")

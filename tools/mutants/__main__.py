@@ -68,9 +68,15 @@ def outcome_of(words: Sequence[str], root: Path, seconds: float) -> str:
     """Return what a command says of the planted mutant: what killed it, or that it survived."""
     environment = {**os.environ, **QUIET, "PYTHONPATH": str(root)}
     try:
-        done = subprocess.run(
-            words, cwd=root, env=environment, capture_output=True, text=True, timeout=seconds
-        )
+        with TemporaryDirectory(prefix="cache-") as cache:  # what a mutant reads is not kept
+            done = subprocess.run(
+                words,
+                cwd=root,
+                env={**environment, "FEDRAY_CACHE": cache},
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
     except subprocess.TimeoutExpired:
         return UNDECIDED
     return SURVIVED if done.returncode == 0 else first_failure(done.stdout or done.stderr)

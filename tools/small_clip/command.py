@@ -20,9 +20,8 @@ from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
 from fedray.runtime.cluster import check_storage, connect
 from fedray.runtime.devices import check_speed, device_of_this_process
-from fedray.storage.claim import FolderClaim
+from fedray.storage.claim import claimed
 from fedray.storage.files import write_atomic, write_json
-from fedray.storage.run_folder import RunFolder
 from fedray.units import time_of
 from tools.small_clip import texts
 from tools.small_clip.images import training_pool
@@ -57,16 +56,12 @@ def command(keys: Sequence[str], config: str, out: Path) -> None:
     )
     if not spec.gpus:
         check_speed("precision", spec.precision, torch.device("cpu"))
-    claim = FolderClaim(RunFolder(out))
-    claim.acquire()
-    try:
+    with claimed(out):
         _check_same(spec, out)
         texts.prepare(spec, pool.class_names, out)
         write_atomic(out / _CONFIG, dump_yaml(spec.model_dump(mode="json")))
         (train_on_ray if spec.workers else train_here)(spec, out)
         scores = finish(spec, out)
-    finally:
-        claim.release()
     for name, score in scores.items():
         print(f"zero-shot {name}: {score['accuracy']:.3f} (chance {score['chance']:.3f})")
     print(f"the model is in {out / MODEL}")

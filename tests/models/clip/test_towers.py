@@ -240,7 +240,7 @@ def test_what_is_missing_or_cannot_take_prompts(options, message):
 
 
 @pytest.mark.slow
-def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache):
+def test_weights_in_other_formats_are_read(tmp_path):
     drawn = choice(model="ViT-B-32", pretrained="random", seed=1)
     whole = FrozenClip(drawn.source())
     torch.save({"state_dict": whole._model.state_dict()}, tmp_path / "weights.pt")
@@ -251,10 +251,6 @@ def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache):
         ClassTexts(found.text, names).encode(), ClassTexts(whole.text, names).encode()
     )
     assert found.scale == pytest.approx(1 / 0.07)
-    kept = list((cache / "weights").glob("*/weights.safetensors"))
-    assert len(kept) == 1
-    with open("/proc/self/maps") as maps:
-        assert str(kept[0]) in maps.read()
 
 
 def test_texts_of_many_subsets_of_classes_are_not_all_kept(pair):
