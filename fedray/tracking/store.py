@@ -8,6 +8,7 @@ import shlex
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from filelock import FileLock
 
@@ -34,19 +35,20 @@ def resolve_uri() -> str:
     Raises:
         UserError: if the URI names a folder, to which MLflow no longer writes.
     """
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{results_home().resolve()}/mlflow.db"
-    path = sqlite_path(uri)
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    path = sqlite_path(uri) if uri else results_home().resolve() / "mlflow.db"
     if path is None and (uri.startswith("file:") or ("://" not in uri and uri != "databricks")):
         raise UserError(
             f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; set "
             f"it to a server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
         )
-    return uri if path is None else f"{_SQLITE}{path}"
+    # SQLAlchemy decodes what follows a per cent sign
+    return uri if path is None else _SQLITE + str(path).replace("%", "%25")
 
 
 def sqlite_path(uri: str) -> Path | None:
     """Return the absolute path of an sqlite database; None for another URI."""
-    return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
+    return Path(unquote(uri.removeprefix(_SQLITE))).resolve() if uri.startswith(_SQLITE) else None
 
 
 def ui_command(uri: str, page: str = "") -> str:

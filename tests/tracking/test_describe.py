@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from fedray.config import flatten
 from fedray.errors import UserError
@@ -28,7 +29,13 @@ from fedray.tracking.describe import (
     tracked_run,
     valid_name,
 )
-from fedray.tracking.store import check_installed, reason, resolve_uri, ui_command
+from fedray.tracking.store import (
+    check_installed,
+    reason,
+    resolve_uri,
+    sqlite_path,
+    ui_command,
+)
 from tests.tracking.runs import STARTED, make_round, make_run, write_run
 
 # --- names, params, metrics ----------------------------------------------------------------------
@@ -166,6 +173,9 @@ def test_default_store_is_next_to_the_results(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "home"))
     assert resolve_uri() == f"sqlite:///{tmp_path}/home/mlflow.db"
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "a%20b"))
+    assert make_url(resolve_uri()).database == f"{tmp_path}/a%20b/mlflow.db"
+    assert sqlite_path(resolve_uri()) == tmp_path / "a%20b" / "mlflow.db"
     assert not (tmp_path / "home").exists()
 
 
