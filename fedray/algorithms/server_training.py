@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.core.training import check_scalar
 from fedray.models import Classifier
 from fedray.streams import torch_seeded
 
@@ -43,7 +42,6 @@ def train_on_server(
     for batch in batches:
         steps.zero_grad()
         value = loss(trained, batch)
-        check_scalar(value)
         value.backward()  # type: ignore[no-untyped-call]
         steps.step()
     return {name: tensor.detach().cpu() for name, tensor in trained.items()}, value.detach().cpu()

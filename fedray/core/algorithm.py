@@ -20,7 +20,7 @@ from torch import Tensor
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
-from fedray.core.payload import Payload, PayloadTypes
+from fedray.core.payload import Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
@@ -121,14 +121,14 @@ class Algorithm:
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
     requires: ClassVar[Requires] = Requires()
-    down: ClassVar[Any] = None
-    up: ClassVar[Any] = None
+    down: ClassVar[Any] = Fields("Algorithm.down", {})
+    up: ClassVar[Any] = Fields("Algorithm.up", {})
     """What `client_update` receives and uploads: `sent(...)` by name, beside what bases declare, of
-    which None takes a field away. They become payload classes, or None if nothing travels. Other
-    client steps are declared by `@step`."""
-    uploads: ClassVar[PayloadTypes] = ()
-    downloads: ClassVar[PayloadTypes] = ()
-    """All payload types, which follow from the declarations."""
+    which None takes a field away. They become `Fields`, which make payloads. Other client steps are
+    declared by `@step`."""
+    uploads: ClassVar[Sequence[Fields]] = ()
+    downloads: ClassVar[Sequence[Fields]] = ()
+    """The fields of all steps, which follow from the declarations."""
     dense: ClassVar[bool] = False
     """Whether the method supports dense prediction, where every pixel is a sample."""
     one_model: ClassVar[bool] = False
@@ -149,7 +149,7 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations."""
+        """Make fields and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
         if any(step in vars(cls) for step in PREDICTING):
@@ -222,7 +222,7 @@ class Algorithm:
 
         Clients that share an object share one transfer.
         """
-        down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
+        down = self.down(*[state[name] for name in self.down]) if self.down else None
         return dict.fromkeys(clients, down)
 
     @final
@@ -235,7 +235,7 @@ class Algorithm:
 
         By default, the means, under the names of their fields.
         """
-        means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        means = [name for name, field in self.up.items() if field.combine == "mean"]
         return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -248,11 +248,11 @@ class Algorithm:
         return self.server_step(state, total, server) if total else state
 
     @final
-    def sent_by(self, step: str) -> type[Payload] | None:
-        """Return the type of what a client step uploads, by default `up`."""
+    def sent_by(self, step: str) -> Fields:
+        """Return the fields that a client step uploads, by default `up`."""
         named = getattr(self, step.partition("/")[0], None)
-        declared: type[Payload] | None = getattr(named, "up", None) or self.up
-        return declared
+        fields: Fields = getattr(named, "up", None) or self.up
+        return fields
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -282,13 +282,11 @@ class Algorithm:
 
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
     """Return True if the server uses uploads only through means with equal weights, and sums."""
-    is_default = method.round is Algorithm.round and method.uploads == (method.up,)
+    is_default = method.round is Algorithm.round and [*method.uploads] == [method.up]
     is_default = is_default and method.server_update is Algorithm.server_update
     is_uniform = getattr(hparams, "weights", "") == "uniform"
     return (
-        is_default
-        and is_uniform
-        and not any(callable(one.combine) for one in method.up.declared.values())
+        is_default and is_uniform and not any(callable(one.combine) for one in method.up.values())
     )
 
 

@@ -21,7 +21,6 @@ from fedray.data import FederatedData
 from fedray.errors import (
     ClientError,
     Failure,
-    NoScalar,
     NotFinite,
     UserError,
     definition_line,
@@ -217,10 +216,12 @@ class StepContexts:
         return self._arrived.get(id(state)) or moved_to(blocks, self.device)
 
     @contextmanager
-    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together | None]:
-        """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
+        """Make a group's clients; copy their states and downloads to an accelerator at once."""
+        shared = Together(self.device)
+        shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
         if self.device.type == "cpu":
-            yield None
+            yield shared
             return
         blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
         new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
@@ -228,8 +229,6 @@ class StepContexts:
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:
-            shared = Together()
-            shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
             yield shared
         finally:
             self._arrived = {}
@@ -252,13 +251,15 @@ class StepContexts:
         check_numbers(context.reports, context.train_losses)
         own = partial(apart, context.skeleton.memory)
         algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
-        declared = algorithm.up if is_update else algorithm.sent_by(call.step)
-        if isinstance(upload, dict) and declared is not None:
-            upload = declared(**upload)
-        is_optional = declared is None or not is_update
-        if type(upload) is not declared and not (upload is None and is_optional):
-            found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
-            raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
+        fields = algorithm.up if is_update else algorithm.sent_by(call.step)
+        if isinstance(upload, dict) and upload.keys() == fields.keys():
+            upload = core.Payload(fields, upload)
+        is_nothing = upload is None and not (is_update and fields)
+        if getattr(upload, "fields", None) is not fields and not is_nothing:
+            named = vars(upload) if isinstance(upload, core.Payload) else upload
+            found = ", ".join(named) if isinstance(named, dict) else type(upload).__name__
+            expected = ", ".join(fields) or "nothing"
+            raise core.BadPayload(f"{call.step} uploads {found}, expected {expected}")
         if upload is not None:
             upload = upload.copied(own)
         return Stepped(call, upload, given.kept(next_state, own), work, seconds)
@@ -300,7 +301,7 @@ class StepContexts:
     def _failure(self, error: BaseException) -> Failure:
         try:
             failure = Failure.of(error)
-            if type(error) not in (FloatingPointError, NoScalar) or plugin_line(error):
+            if type(error) is not FloatingPointError or plugin_line(error):
                 return failure
             loss = getattr(type(self.assembly.algorithm), "loss", None)
             return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
@@ -345,7 +346,7 @@ class StepContexts:
         Args:
             client: its id.
             round_: the round.
-            together: what it shares with its group on an accelerator.
+            together: what it shares with its group.
         """
         (setting, data), models = self._round(round_), self.assembly.models
         architecture = models.architectures[client]

@@ -229,7 +229,7 @@ def lost(upload, **kept):
     """What a client sends whose prompts diverged, but for what is `kept`."""
     fields = ("task", "data", "losses")
     gone = {name: torch.full_like(getattr(upload, name), torch.nan) for name in fields}
-    return replace(upload, **{**gone, **kept})
+    return upload.fields(**{**vars(upload), **gone, **kept})
 
 
 @pytest.mark.parametrize("losses", [None, LOSSES[2].float()], ids=["lost", "finite"])
@@ -251,7 +251,9 @@ def test_losses_on_images_that_a_client_has_not_received_are_not_counted(assembl
     missed = {**state, "version": torch.tensor(2)}
     missed["given"] = {"receive_validation": torch.tensor([2, 0, 2])}
     losses = torch.tensor([0.0, float(uplinks[1].losses[1]), 9.0])
-    expected = step(missed, {**uplinks, 1: replace(uplinks[1], losses=losses)})
+    expected = step(
+        missed, {**uplinks, 1: lost(uplinks[1], **{**vars(uplinks[1]), "losses": losses})}
+    )
     found = step(missed, uplinks)
     for name in ("task", "data", "personal", "relations"):
         assert torch.equal(found[name], expected[name])

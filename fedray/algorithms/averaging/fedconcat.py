@@ -239,7 +239,7 @@ class FedConcat(FedAvg):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the classifier behind the encoders, or the cluster's model."""
-        if isinstance(down, self.train_head.down):
+        if down.fields.place == self.train_head.down.place:
             weights, buffers = (state.memory[name] for name in ("weights", "buffers"))
             encoders = [{**weights[g], **buffers[g]} for g in weights]
             model = ConcatenatedClassifier(client, encoders).to(client.device)
