@@ -299,13 +299,15 @@ class Client:
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Return stored images [n, ...] of a split and their labels [n] or masks, on the device."""
-        if self.together is not None and (shared := self.together.images(self, samples)):
+        group = None if self.device.type == "cpu" else self.together
+        if group is not None and (shared := group.images(self, samples)):
             return shared[0], shared[1]
         return samples.tensors(self.device)
 
     def orders(self) -> Sequence[Tensor]:
         """Return the order of the training images [n] in each epoch, int64, on the device."""
-        if self.together is not None and (shared := self.together.orders(self)):
+        group = None if self.device.type == "cpu" else self.together
+        if group is not None and (shared := group.orders(self)):
             return shared
         config, count = self.setting.training, self.train.index.size
         if config.shuffle:
@@ -447,9 +449,8 @@ class Together:
 
     @cached_property
     def _copied(self) -> dict[int, Sequence[Tensor]]:
-        """Images, labels and orders of each client; nothing on the CPU, or if they are large."""
-        size = sum(client.train.stored_bytes for client in self.clients.values())
-        if self.device.type == "cpu" or size > SHARED_BYTES:
+        """Images, labels and orders of each client; nothing if they are too large."""
+        if sum(client.train.stored_bytes for client in self.clients.values()) > SHARED_BYTES:
             return {}
         here = [replace(client, device=CPU, together=None) for client in self.clients.values()]
         parts = {one.id: (*one.tensors(one.train), *one.orders()) for one in here}

@@ -134,9 +134,7 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
         blocks = [block for payload in payloads for block in payload.blocks()]
     # if their sum is finite, so are all numbers; that is 30 times faster than testing each number
     sums = [b.sum().item() for b in blocks if b.dtype.is_floating_point or b.dtype.is_complex]
-    for payload in payloads:
-        numbers = vars(payload).keys() - payload.fields.tensors
-        sums += [getattr(payload, name) for name in numbers]
+    sums += [vars(payload)[name] for payload in payloads for name in payload.fields.floats]
     if all(map(cmath.isfinite, sums)):
         return payloads
     for payload in payloads:

@@ -116,20 +116,26 @@ class Fields(dict[str, Declared]):
 
     Attributes:
         tensors: the names of all fields but plain numbers.
+        floats: the names of the numbers that need not be whole.
     """
 
     def __init__(self, place: str, fields: Mapping[str, Declared]) -> None:
         super().__init__(fields)
         self.place = place
         self.tensors = tuple(name for name, one in fields.items() if not one.number)
+        self.floats = tuple(name for name, one in fields.items() if one.number is float)
 
     def __call__(self, *values: Any, **named: Any) -> Payload:
-        """Return a payload; raise a TypeError unless each field has one value."""
-        given = {**dict(zip(self, values, strict=False)), **named}
-        if given.keys() != self.keys() or len(values) + len(named) != len(self):
-            wrong = next(iter(given.keys() ^ self.keys()), "one value too many")
-            raise TypeError(f"{self.place} is sent with the fields {', '.join(self)}: {wrong}")
-        return Payload(self, given)
+        """Return a payload of values in the order of the fields, or all by name.
+
+        Raises:
+            ValueError, TypeError: if a field has no value, or a value no field.
+        """
+        if not named:
+            return Payload(self, dict(zip(self, values, strict=True)))
+        if values or named.keys() != self.keys():
+            raise TypeError(f"{self.place} has the fields {', '.join(self)}, and each has one value")
+        return Payload(self, {name: named[name] for name in self})
 
     def reveals(self) -> str:
         """Return what a reader of a payload learns about clients, as a phrase."""
@@ -141,15 +147,16 @@ class Payload:
 
     Its values are tensors, mappings of named tensors (nested or not), and plain numbers.
 
-    Attributes:
+    Args:
         fields: their declarations.
+        values: the values, in the order of the fields.
     """
 
     __slots__ = ("__dict__", "__weakref__", "fields")
 
-    def __init__(self, fields: Fields, values: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Fields, values: dict[str, Any]) -> None:
         self.fields = fields
-        self.__dict__.update((name, values[name]) for name in fields)  # in their order
+        self.__dict__ = values
 
     def items(self, statistics: Collection[str] = ()) -> Iterator[tuple[str, Kind, str, Any]]:
         """Yield place, kind, axes and value of every tensor and number: "weights.head.bias", ...

@@ -253,7 +253,7 @@ class StepContexts:
         algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
         fields = algorithm.up if is_update else algorithm.sent_by(call.step)
         if isinstance(upload, dict) and upload.keys() == fields.keys():
-            upload = core.Payload(fields, upload)
+            upload = core.Payload(fields, {name: upload[name] for name in fields})
         is_nothing = upload is None and not (is_update and fields)
         if getattr(upload, "fields", None) is not fields and not is_nothing:
             named = vars(upload) if isinstance(upload, core.Payload) else upload
