@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
+from fedray.core.sums import row_means
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
@@ -380,11 +381,10 @@ class Client:
         Returns:
             The classes that the client holds [c], their mean features [c, d] and counts [c].
         """
-        features, counts = self.features(model, self.train), self.class_counts
-        sums = features.new_zeros(len(counts), features.shape[1])
-        sums.index_add_(0, self._labels, features)
+        features, classes = self.features(model, self.train), self.setting.num_classes
+        means, counts = row_means(features, self._labels, classes)
         held = counts.nonzero().squeeze(1)
-        return held, sums[held] / counts[held].unsqueeze(1), counts[held]
+        return held, means[held], counts[held]
 
     @cached_property
     def class_counts(self) -> Tensor:

@@ -12,7 +12,6 @@ become the typed model `HParams`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from inspect import get_annotations
 from operator import attrgetter
@@ -43,8 +42,9 @@ def gift(**fields: Declared) -> Any:
 
     @step(down=fields)
     def keep(_: Any, __: Any, state: Any, down: Payload) -> Any:
-        return None, dataclasses.replace(state, memory={**state.memory, **vars(down)})
+        return None, state.with_memory(**vars(down))
 
+    vars(keep).update(is_gift=True)
     return keep
 
 
@@ -75,6 +75,7 @@ def declare(cls: type[Any], root: type[Any]) -> None:
         parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
         kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
         setattr(cls, types, tuple(dict.fromkeys(kinds)))
+    cls.gifts = tuple(name for name, one in members.items() if getattr(one, "is_gift", False))
     cls.HParams = _parameters(cls, bases, root)
 
 
