@@ -28,6 +28,7 @@ from fedray.core.algorithm import (
     algorithms,
     is_tested_together,
     method,
+    taken,
     takes_equal_mean,
 )
 from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig

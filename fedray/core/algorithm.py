@@ -216,10 +216,10 @@ class Algorithm:
         """
         clients = range(self.setting.clients) if self.one_model else exchange.everyone
         for step in self.gifts:
-            fields = (down := getattr(self, step).down).declared
-            if fields.keys() <= state.keys():
-                gift = down(*[state[name] for name in fields])
-                state = exchange.give(state, step, dict.fromkeys(clients, gift))
+            down = getattr(self, step).down
+            if down.declared.keys() <= state.keys():
+                gifts = dict.fromkeys(clients, taken(down, state))
+                state = exchange.give(state, step, gifts)
         return state
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
@@ -237,8 +237,7 @@ class Algorithm:
 
         Clients that share an object share one transfer.
         """
-        down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
-        return dict.fromkeys(clients, down)
+        return dict.fromkeys(clients, taken(self.down, state))
 
     @final
     def weight(self, upload: Any) -> float:
@@ -290,6 +289,11 @@ class Algorithm:
             local: the client, its model, its state and its download.
         """
         return output.logits
+
+
+def taken(kind: Any, state: ServerState) -> Any:
+    """Return the payload of a type with the state's entries of its names; None for no type."""
+    return None if kind is None else kind(*[state[name] for name in kind.declared])
 
 
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from fedray.algorithms.losses import similarity_analysis
 from fedray.algorithms.mean import ClassWeights, by_class, class_average
 from fedray.algorithms.server_training import train_on_server
 from fedray.core import Server, ServerState
-from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
 
 CLASS_FEATURES = {
@@ -157,5 +155,4 @@ class ServerTraining(core.Algorithm):
         orders = (torch.randperm(len(labels), generator=random) for _ in range(self.server_epochs))
         parts = (part for order in orders for part in torch.split(order.to(server.device), size))
         batches = ((vectors[part], labels[part]) for part in parts)
-        sgd = partial(TorchSGD, lr=self.server_lr)
-        return train_on_server(tensors, loss, batches, sgd, server.device)[0]
+        return train_on_server(server, tensors, loss, batches, self.server_lr)[0]

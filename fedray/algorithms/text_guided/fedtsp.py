@@ -24,10 +24,7 @@ Deviations:
     - The width of features is that of the text encoder; paper and code have no projection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -44,18 +41,13 @@ from fedray.algorithms.prototypes.class_prototypes import (
     local_prototypes,
 )
 from fedray.algorithms.server_training import train_on_server
-from fedray.config import LearningRate, LossWeight, Temperature, Tree
-from fedray.core.optimizers import TorchSGD
+from fedray.config import Tree
+from fedray.core import Server, ServerState, StepResult, Total
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
-from fedray.models import ClassifierOutput
 from fedray.storage.metric import Metric
 
-UNTRAINED = "text_similarity_untrained"
-"""The matrix of the prototypes before the first server step."""
-PROMPT_TRAINING = ("prompt_lr", "server_dir", "learn_tau", "init_order")
-"""Hyper-parameters of the training of prompts."""
 FEW = 10
 """The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
 
@@ -79,9 +71,9 @@ class FedTSP(PrototypeSharing):
         Metric("agreement_{coefficient}", "correlation", None, None),
     )
 
-    lambda_: LossWeight = 7.0
+    lambda_: core.LossWeight = 7.0
     """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
-    tau: Temperature = 0.01
+    tau: core.Temperature = 0.01
     """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
     none."""
     learn_tau: StrictBool = False
@@ -92,7 +84,7 @@ class FedTSP(PrototypeSharing):
     server_epochs: int | None = Field(None, ge=0, le=10_000)
     """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
     for more."""
-    prompt_lr: LearningRate = 0.01
+    prompt_lr: core.LearningRate = 0.01
     """Learning rate of the prompts' SGD. Official code: 0.01."""
     past_text: StrictBool = False
     """Whether prompts may replace the end token and padding of a text that is shorter than the
@@ -112,11 +104,7 @@ class FedTSP(PrototypeSharing):
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code` and `paper`.
-
-        The first has the authors' settings, data loader and text encoder; the second has the
-        printed equations, which are the defaults.
-        """
+        """Return `official_code`, the authors' settings, and `paper`, the printed equations."""
         official: Tree = {
             "algorithm.past_text": True,
             "algorithm.proto_agg": "uniform",
@@ -131,157 +119,134 @@ class FedTSP(PrototypeSharing):
         return {"official_code": official, "paper": {}}
 
     def switched_off(self) -> Mapping[str, str]:
-        off: dict[str, str] = {}
-        if self.prompt_length == 0:
-            off = dict.fromkeys(("server_epochs", "past_text"), "there are no prompts")
-        if self.prompt_length == 0 or self.server_epochs == 0:
-            off |= dict.fromkeys(PROMPT_TRAINING, "no prompts are trained")
-        return off
+        off = ["server_epochs", "past_text"] if self.prompt_length == 0 else []
+        if off or self.server_epochs == 0:
+            off += ["prompt_lr", "server_dir", "learn_tau", "init_order"]
+        return dict.fromkeys(off, "no prompts are trained")
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    @property
+    def steps(self) -> int:
+        """E_s; 0 if there are no prompts."""
+        few = self.setting.num_classes <= FEW
+        chosen = (1 if few else 20) if self.server_epochs is None else self.server_epochs
+        return 0 if self.prompt_length == 0 else chosen
+
+    def length(self, server: Server) -> int:
+        """Return m."""
+        if self.prompt_length is not None:
+            return self.prompt_length
+        has_few = self.setting.num_classes <= FEW
+        return 10 if not has_few and (self.past_text or server.tower.shortest_text >= 10) else 1
+
+    def texts(self, prompts: Tensor, server: Server, present: Tensor | None = None) -> Tensor:
+        """Return text prototypes [c, d] of the present classes [C] with prompts [C, m, d'], Eq. (4)."""
+        classes = None if present is None or present.all() else present.nonzero().squeeze(1)
+        return server.tower.prototypes(prompts.to(server.device), self.past_text, classes)
+
+    @torch.no_grad()
+    def init_server(self, server: Server) -> ServerState:
         """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
 
         Raises:
             UserError: if `model.feature_dim` is not the width of the text encoder, or m > 0 and
                 the encoder has no tokens.
         """
-        m, tower = self._prompt_length(server), server.tower
-        state = {"log_scale": -torch.tensor(self.tau).log()}
+        m, classes = self.length(server), self.setting.num_classes
+        state = {"log_scale": -torch.tensor(self.tau).log(), "loss": torch.zeros(())}
         if m > 0:
             random = server.streams.torch("prompts")
-            classes = self.setting.num_classes
-            state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
-        vectors = self._initial_prototypes(state, server)
-        server.check_width(vectors)
+            state["prompts"] = initial_prompts(classes, m, server.tower.token_width, random)
+            text = self.texts(state["prompts"], server).cpu()
+        else:
+            text = server.tower.frozen_prototypes().cpu()
+        server.check_width(text)
+        state |= {"image": torch.zeros_like(text), "present": torch.zeros(classes).bool()}
         return {
+            **super().init_server(server),
             **state,
-            **dict.fromkeys(("vectors", "first", "sent"), vectors),
-            "image": torch.zeros_like(vectors),
-            "present": torch.zeros(len(vectors), dtype=torch.bool),
-            "loss": torch.zeros(()),
+            "vectors": text,
+            "first": text,
+            "sent": text,
         }
 
-    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
-        if self.init_order == "code" or not self._trains_prompts:
+        if self.init_order == "code" or not self.steps:
             return state
-        down = self.first_download(state, exchange.server)
+        down = core.taken(self.untrained_prototypes.down, state)
         total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        return FedTSP.server_step(self, state, total, exchange.server) if total else state
+        return self.prompt_step(state, total, exchange.server) if total else state
 
-    def first_download(self, state: core.ServerState, server: core.Server) -> core.Payload | None:
-        """Return the download that restores a client's untrained model; None if not needed."""
-        return None
+    @core.step(up=LOCAL_PROTOTYPES)
+    def untrained_prototypes(
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> StepResult:
+        """Upload the prototypes of the untrained model."""
+        return local_prototypes(client, self.begin(client, state, down).model), state
 
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
         tau = float(torch.exp(-state["log_scale"]))
         return super().downlink({**state, "tau": tau}, clients, server)
 
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        after = super().server_step(state, total, server)
+        return {**after, **self.prompt_step(state, total, server)}
+
+    def prompt_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average by Eq. (6), take E_s steps on Eq. (7), and update the texts with uploads."""
         image, present = class_average(total["vectors"])
         after = {"image": image, "present": present, "sent": state["vectors"]}
-        if not self._trains_prompts:
+        if not self.steps:
             return after
-        device, names = server.device, ["prompts", *["log_scale"] * self.learn_tau]
-        rows = present.to(device)
-        targets = image.to(device)[rows]
-        log_scale = state["log_scale"].to(device)
+        targets, log_scale = (t.to(server.device) for t in (image[present], state["log_scale"]))
 
         def loss(trained: core.Tensors, _: int) -> Tensor:
-            text = self._encode(trained["prompts"], rows, server)
-            scale = trained.get("log_scale", log_scale)
-            return server_loss(text, targets, scale, self.server_dir)
+            text = self.texts(trained["prompts"], server, present)
+            return server_loss(text, targets, trained.get("log_scale", log_scale), self.server_dir)
 
-        sgd, steps = partial(TorchSGD, lr=self.prompt_lr), range(self._server_epochs)
-        initial = {name: state[name] for name in names}
-        trained, value = train_on_server(initial, loss, steps, sgd, device)
+        initial = {name: state[name] for name in ("prompts", *["log_scale"] * self.learn_tau)}
+        steps, lr = range(self.steps), self.prompt_lr
+        trained, value = train_on_server(server, initial, loss, steps, lr)
         with torch.no_grad():
-            text = self._encode(trained["prompts"].to(device), rows, server).cpu()
+            text = self.texts(trained["prompts"], server, present).cpu()
         vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
         return {**after, **trained, "loss": value, "vectors": vectors}
 
-    @property
-    def _trains_prompts(self) -> bool:
-        return self.prompt_length != 0 and self._server_epochs > 0
+    def loss(
+        self, output: core.ClassifierOutput, batch: core.Batch, local: core.LocalContext
+    ) -> Tensor:
+        """Return the cross-entropy plus λ R, Eq. (2)."""
+        loss, features, down = super().loss(output, batch, local), output.features, local.down
+        if self.align == "l2":
+            return loss + self.lambda_ * normalised_l2_loss(features, batch.labels, down.vectors)
+        term = semantic_prototype_loss(features, batch.labels, down.vectors, down.tau)
+        return loss + self.lambda_ * term
 
-    @property
-    def _server_epochs(self) -> int:
-        few = self.setting.num_classes <= FEW
-        return (1 if few else 20) if self.server_epochs is None else self.server_epochs
-
-    def _prompt_length(self, server: core.Server) -> int:
-        if self.prompt_length is not None:
-            return self.prompt_length
-        if self.setting.num_classes <= FEW:
-            return 1
-        return 10 if self.past_text or server.tower.shortest_text >= 10 else 1
-
-    @torch.no_grad()
-    def _initial_prototypes(self, state: core.ServerState, server: core.Server) -> Tensor:
-        """Return the text prototypes [C, d] before the first step."""
-        tower = server.tower
-        if self.prompt_length == 0:
-            return tower.frozen_prototypes().cpu()
-        return tower.prototypes(state["prompts"].to(server.device), self.past_text).cpu()
-
-    def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
-        """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
-        classes = None if present.all() else present.nonzero().squeeze(1)
-        return server.tower.prototypes(prompts, self.past_text, classes)
-
-    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
+    def analyse(self, state: ServerState, server: Server) -> Analysis:
         """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.
 
         Retrieval follows supplementary I.2, agreement with the first text prototypes I.1. Before
         round 1, the matrices include the similarity of the first text prototypes.
         """
-        similarity = cosine_matrix(state["vectors"], state["vectors"])
-        first = cosine_matrix(state["first"], state["first"])
-        metrics = {"tau": float(torch.exp(-state["log_scale"]))}
-        if bool(state["present"].any()):
-            present = state["present"]
+        now, first = (cosine_matrix(state[name], state[name]) for name in ("vectors", "first"))
+        metrics, present = {"tau": float(torch.exp(-state["log_scale"]))}, state["present"]
+        if present.any():
             cosines = cosine_matrix(state["sent"][present], state["image"][present])
             metrics["retrieval_top1"] = retrieval_top1(cosines)
             metrics["server_loss"] = float(state["loss"])
-        if len(similarity) > 2:
-            pearson, spearman = matrix_agreement(first, similarity)
-            metrics |= {"agreement_pearson": pearson, "agreement_spearman": spearman}
-        untrained = {UNTRAINED: first} if server.round == 0 else {}
-        return Analysis(metrics, {"text_similarity": similarity, **untrained})
-
-    @core.step(up=LOCAL_PROTOTYPES)
-    def untrained_prototypes(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[core.Tensors, core.ClientState]:
-        """Upload the prototypes of the untrained model."""
-        return local_prototypes(client, self.begin(client, state, down).model), state
-
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        """Return the cross-entropy plus λ R, Eq. (2); with λ = 0, R is not computed."""
-        loss = super().loss(output, batch, local)
-        if self.lambda_ == 0:
-            return loss
-        text = local.down.vectors
-        if self.align == "l2":
-            term = normalised_l2_loss(output.features, batch.labels, text)
-        else:
-            term = semantic_prototype_loss(output.features, batch.labels, text, local.down.tau)
-        return loss + self.lambda_ * term
+        if len(now) > 2:
+            names = ("agreement_pearson", "agreement_spearman")
+            metrics |= zip(names, matrix_agreement(first, now), strict=True)
+        untrained = {"text_similarity_untrained": first} if server.round == 0 else {}
+        return Analysis(metrics, {"text_similarity": now, **untrained})
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
     """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
 
-    Args:
-        features: f_i(x) [B, d].
-        labels: class labels [B].
-        text: text prototypes [C, d], including absent classes.
-        tau: τ.
+    Features f_i(x) are [B, d], labels [B], text prototypes [C, d], including absent classes.
     """
     return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
 
