@@ -31,7 +31,7 @@ from fedray.core.algorithm import (
     taken,
     takes_equal_mean,
 )
-from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig
+from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig, row_means
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
@@ -45,7 +45,6 @@ from fedray.core.sums import (
     combined_rows,
     doubled,
     mean_of,
-    row_means,
     stack_trees,
     total_of,
 )

@@ -247,9 +247,10 @@ class Algorithm:
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from what `up` combines of at least one upload.
 
-        By default, the means, under the names of their fields.
+        By default, the means of what was uploaded, under the names of their fields.
         """
         means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        means = [name for name in means if name in total.sums]
         return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:

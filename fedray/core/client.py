@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
-from fedray.core.sums import row_means
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
@@ -398,6 +397,19 @@ class Client:
         if self.device.type == "cpu":
             return self.train.labels.flatten().long()
         return self.tensors(self.train)[1].flatten().long()
+
+
+def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of the rows of each class [C, d], zero without rows, and row counts [C].
+
+    Args:
+        rows: vectors [M, d].
+        labels: the class of each row, int64 [M].
+        classes: C.
+    """
+    counts = labels.new_zeros(classes).index_add_(0, labels, torch.ones_like(labels))
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
+    return sums / counts.clamp_min(1).unsqueeze(1), counts
 
 
 SHARED_BYTES = 2**28

@@ -198,19 +198,6 @@ def mean_of(sums: Any, weight: float | Tensor, like: Any) -> Any:
     return map_blocks(mean, like, sums)
 
 
-def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of the rows of each class [C, d], zero without rows, and row counts [C].
-
-    Args:
-        rows: vectors [M, d].
-        labels: the class of each row, int64 [M].
-        classes: C.
-    """
-    counts = labels.new_zeros(classes).index_add_(0, labels, torch.ones_like(labels))
-    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
-    return sums / counts.clamp_min(1).unsqueeze(1), counts
-
-
 # --- operations on rows --------------------------------------------------------------------------
 
 

@@ -87,6 +87,12 @@ class FedKD(MutualLearning):
         d = self.setting.feature_dim
         return WithAuxiliary(own, auxiliary, undrawn_linear(d, d, bias=False))
 
+    def factors(self, update: Tensor, round_: int) -> core.Tensors:
+        """Return the factors of an update for round `round_`, on the CPU."""
+        done = max(round_ - 1, 0) / self.setting.rounds
+        share = energy(self.energy_start, self.energy_end, done) if self.compress else None
+        return factorise(update, share)
+
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
@@ -113,10 +119,8 @@ class FedKD(MutualLearning):
         """Upload the change of the small model and its buffers; keep the client's own model."""
         upload, state = super().finish(local, trained)
         small, buffers = upload.pop("model"), buffer_names(local.model)
-        done = max(local.client.round - 1, 0) / self.setting.rounds
-        share = energy(self.energy_start, self.energy_end, done) if self.compress else None
         update = {
-            name: factorise((small[name] - tensor).cpu(), share)
+            name: self.factors((small[name] - tensor).cpu(), local.client.round)
             for name, tensor in local.down.model.items()
             if name not in buffers
         }

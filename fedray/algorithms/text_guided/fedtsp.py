@@ -35,14 +35,10 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.mean import ClassWeights, class_average
-from fedray.algorithms.prototypes.class_prototypes import (
-    LOCAL_PROTOTYPES,
-    PrototypeSharing,
-    local_prototypes,
-)
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Tree
-from fedray.core import Server, ServerState, StepResult, Total
+from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Total
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
@@ -52,68 +48,76 @@ FEW = 10
 """The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
 
 
+def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
+    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
+
+    Features f_i(x) are [B, d], labels [B], text prototypes [C, d], including absent classes.
+    """
+    return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
+
+
+def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float = 1) -> Tensor:
+    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
+
+    This is the loss of FedTSP+L2 (supplementary F), which has no τ.
+    """
+    normal = F.normalize(features.float(), dim=1, eps=1e-8)
+    return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
+
+
+def server_loss(text: Tensor, image: Tensor, log_scale: Tensor, direction: str) -> Tensor:
+    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
+
+    Both are those of the present classes [c, d]; `log_scale` is ln(1/τ). The direction "t2i" has
+    one row per text and a denominator over images (paper), "i2t" one row per image and a
+    denominator over texts (official code).
+    """
+    logits = cosine_matrix(text, image) * log_scale.exp()
+    diagonal = torch.arange(len(text), device=text.device)
+    return F.cross_entropy(logits if direction == "t2i" else logits.T, diagonal)
+
+
 @core.method("fedtsp", "FedTSP", "Wu et al., CVPR 2026, arXiv:2503.13543")
 class FedTSP(PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
+    requires = core.Requires(text=True)
     down = {
-        "vectors": core.sent(
-            "prototypes", "text prototypes trained towards the clients' mean class features", "C d"
-        ),
+        "vectors": core.sent("prototypes", "texts trained towards the clients' class means", "C d"),
         "tau": core.sent("statistics", number=float),
     }
     """Text prototypes [C, d], not normalised, and the temperature."""
-    requires = core.Requires(text=True)
-    analysis_metrics: ClassVar[Sequence[Metric]] = (
-        Metric("tau", "number", None, None),
-        Metric("retrieval_top1", on="train"),
-        Metric("server_loss", "nats", "min", "train"),
-        Metric("agreement_{coefficient}", "correlation", None, None),
-    )
 
     lambda_: core.LossWeight = 7.0
     """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
     tau: core.Temperature = 0.01
-    """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
-    none."""
+    """τ, temperature of Eqs. (7) and (8). Initial value of the official code."""
     learn_tau: StrictBool = False
     """Whether 1/τ is trained together with the prompts (official code)."""
     prompt_length: int | None = Field(None, ge=0, le=512)
     """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
     classes and 10 for more, but 1 if a text is shorter."""
     server_epochs: int | None = Field(None, ge=0, le=10_000)
-    """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
-    for more."""
+    """E_s, steps of the prompts per round. null: the paper's, 1 up to 10 classes, 20 for more."""
     prompt_lr: core.LearningRate = 0.01
     """Learning rate of the prompts' SGD. Official code: 0.01."""
     past_text: StrictBool = False
-    """Whether prompts may replace the end token and padding of a text that is shorter than the
-    prompts (official code)."""
+    """Whether prompts may replace end token and padding of a shorter text (official code)."""
     proto_agg: ClassWeights = "weighted"
-    """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
-    (official code)."""
+    """Mean of a class in Eq. (6): weighted, by samples (paper), or uniform (official code)."""
     server_dir: Literal["t2i", "i2t"] = "t2i"
-    """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
-    against all texts (official code)."""
+    """Direction of Eq. (7): t2i, each text against all images (paper), or i2t (official code)."""
     init_order: Literal["paper", "code"] = "paper"
-    """First step: paper, prompts are trained on the prototypes of untrained models, or code,
-    clients train (official code)."""
+    """First step: paper, prompts are trained on untrained models' prototypes, or code, clients."""
     align: Literal["cosine", "l2"] = "cosine"
-    """Alignment loss: cosine, Eq. (8), or l2, on normalised vectors (FedTSP+L2, supplementary
-    F)."""
+    """Alignment loss: cosine, Eq. (8), or l2, of normalised vectors (FedTSP+L2, supplement F)."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
         """Return `official_code`, the authors' settings, and `paper`, the printed equations."""
-        official: Tree = {
-            "algorithm.past_text": True,
-            "algorithm.proto_agg": "uniform",
-            "algorithm.server_dir": "i2t",
-            "algorithm.learn_tau": True,
-            "algorithm.init_order": "code",
-            "shuffle": False,
-            "drop_last": True,
-        }
+        switches = {"past_text": True, "server_dir": "i2t", "learn_tau": True, "init_order": "code"}
+        official = {f"algorithm.{name}": value for name, value in switches.items()}
+        official |= {"algorithm.proto_agg": "uniform", "shuffle": False, "drop_last": True}
         if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
             official["text.encoder.bert_compat"] = True
         return {"official_code": official, "paper": {}}
@@ -126,48 +130,38 @@ class FedTSP(PrototypeSharing):
 
     @property
     def steps(self) -> int:
-        """E_s; 0 if there are no prompts."""
-        few = self.setting.num_classes <= FEW
-        chosen = (1 if few else 20) if self.server_epochs is None else self.server_epochs
+        """E_s; 0 without prompts."""
+        chosen = 1 if self.setting.num_classes <= FEW else 20
+        chosen = chosen if self.server_epochs is None else self.server_epochs
         return 0 if self.prompt_length == 0 else chosen
 
     def length(self, server: Server) -> int:
         """Return m."""
         if self.prompt_length is not None:
             return self.prompt_length
-        has_few = self.setting.num_classes <= FEW
-        return 10 if not has_few and (self.past_text or server.tower.shortest_text >= 10) else 1
+        is_few = self.setting.num_classes <= FEW
+        return 10 if not is_few and (self.past_text or server.tower.shortest_text >= 10) else 1
 
-    def texts(self, prompts: Tensor, server: Server, present: Tensor | None = None) -> Tensor:
-        """Return text prototypes [c, d] of the present classes [C] with prompts [C, m, d'], Eq. (4)."""
-        classes = None if present is None or present.all() else present.nonzero().squeeze(1)
+    def texts(self, prompts: Tensor, server: Server, present: Tensor) -> Tensor:
+        """Return text prototypes [c, d] of present classes, with prompts [C, m, d'], Eq. (4)."""
+        classes = None if present.all() else present.nonzero().squeeze(1)
         return server.tower.prototypes(prompts.to(server.device), self.past_text, classes)
 
     @torch.no_grad()
     def init_server(self, server: Server) -> ServerState:
-        """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
-
-        Raises:
-            UserError: if `model.feature_dim` is not the width of the text encoder, or m > 0 and
-                the encoder has no tokens.
-        """
-        m, classes = self.length(server), self.setting.num_classes
-        state = {"log_scale": -torch.tensor(self.tau).log(), "loss": torch.zeros(())}
+        """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes."""
+        m, absent = self.length(server), torch.zeros(self.setting.num_classes, dtype=torch.bool)
+        state = {**super().init_server(server), "log_scale": -torch.tensor(self.tau).log()}
         if m > 0:
-            random = server.streams.torch("prompts")
-            state["prompts"] = initial_prompts(classes, m, server.tower.token_width, random)
-            text = self.texts(state["prompts"], server).cpu()
+            width, random = server.tower.token_width, server.streams.torch("prompts")
+            state["prompts"] = initial_prompts(len(absent), m, width, random)
+            text = self.texts(state["prompts"], server, ~absent)
         else:
-            text = server.tower.frozen_prototypes().cpu()
+            text = server.tower.frozen_prototypes()
         server.check_width(text)
-        state |= {"image": torch.zeros_like(text), "present": torch.zeros(classes).bool()}
-        return {
-            **super().init_server(server),
-            **state,
-            "vectors": text,
-            "first": text,
-            "sent": text,
-        }
+        state |= dict.fromkeys(("vectors", "first", "sent"), text.cpu())
+        image, loss = torch.zeros_like(text, device="cpu"), torch.zeros(())
+        return {**state, "image": image, "present": absent, "loss": loss}
 
     def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
@@ -175,29 +169,30 @@ class FedTSP(PrototypeSharing):
             return state
         down = core.taken(self.untrained_prototypes.down, state)
         total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        return self.prompt_step(state, total, exchange.server) if total else state
+        return self.server_step(state, total, exchange.server) if total else state
 
-    @core.step(up=LOCAL_PROTOTYPES)
-    def untrained_prototypes(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> StepResult:
+    @core.step(up=PrototypeSharing.up)
+    def untrained_prototypes(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Upload the prototypes of the untrained model."""
         return local_prototypes(client, self.begin(client, state, down).model), state
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         tau = float(torch.exp(-state["log_scale"]))
         return super().downlink({**state, "tau": tau}, clients, server)
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        after = super().server_step(state, total, server)
-        return {**after, **self.prompt_step(state, total, server)}
+    def loss(
+        self, output: core.ClassifierOutput, batch: core.Batch, local: core.LocalContext
+    ) -> Tensor:
+        """Return the cross-entropy plus λ R, Eq. (2)."""
+        loss, (text, tau) = super().loss(output, batch, local), (local.down.vectors, local.down.tau)
+        align = normalised_l2_loss if self.align == "l2" else semantic_prototype_loss
+        return loss + self.lambda_ * align(output.features, batch.labels, text, tau)
 
-    def prompt_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average by Eq. (6), take E_s steps on Eq. (7), and update the texts with uploads."""
         image, present = class_average(total["vectors"])
-        after = {"image": image, "present": present, "sent": state["vectors"]}
+        after = {**super().server_step(state, total, server), "image": image, "present": present}
+        after["sent"] = state["vectors"]
         if not self.steps:
             return after
         targets, log_scale = (t.to(server.device) for t in (image[present], state["log_scale"]))
@@ -214,21 +209,18 @@ class FedTSP(PrototypeSharing):
         vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
         return {**after, **trained, "loss": value, "vectors": vectors}
 
-    def loss(
-        self, output: core.ClassifierOutput, batch: core.Batch, local: core.LocalContext
-    ) -> Tensor:
-        """Return the cross-entropy plus λ R, Eq. (2)."""
-        loss, features, down = super().loss(output, batch, local), output.features, local.down
-        if self.align == "l2":
-            return loss + self.lambda_ * normalised_l2_loss(features, batch.labels, down.vectors)
-        term = semantic_prototype_loss(features, batch.labels, down.vectors, down.tau)
-        return loss + self.lambda_ * term
+    analysis_metrics: ClassVar[Sequence[Metric]] = (
+        Metric("tau", "number", None, None),
+        Metric("retrieval_top1", on="train"),
+        Metric("server_loss", "nats", "min", "train"),
+        Metric("agreement_{coefficient}", "correlation", None, None),
+    )
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.
+        """Return τ, server loss, retrieval (supplementary I.2), and agreement with the first texts.
 
-        Retrieval follows supplementary I.2, agreement with the first text prototypes I.1. Before
-        round 1, the matrices include the similarity of the first text prototypes.
+        Agreement follows supplementary I.1. The matrices are cosines of the texts, before round 1
+        those of the first texts, too.
         """
         now, first = (cosine_matrix(state[name], state[name]) for name in ("vectors", "first"))
         metrics, present = {"tau": float(torch.exp(-state["log_scale"]))}, state["present"]
@@ -241,37 +233,3 @@ class FedTSP(PrototypeSharing):
             metrics |= zip(names, matrix_agreement(first, now), strict=True)
         untrained = {"text_similarity_untrained": first} if server.round == 0 else {}
         return Analysis(metrics, {"text_similarity": now, **untrained})
-
-
-def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
-    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
-
-    Features f_i(x) are [B, d], labels [B], text prototypes [C, d], including absent classes.
-    """
-    return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
-
-
-def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
-    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
-
-    This is the loss of FedTSP+L2 (supplementary F).
-    """
-    normal = F.normalize(features.float(), dim=1, eps=1e-8)
-    return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
-
-
-def server_loss(
-    text: Tensor, image: Tensor, log_scale: Tensor, direction: Literal["t2i", "i2t"]
-) -> Tensor:
-    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
-
-    Args:
-        text: text prototypes of the present classes [c, d].
-        image: aggregated image prototypes of the same classes [c, d].
-        log_scale: ln(1/τ), a scalar.
-        direction: "t2i" has one row per text and a denominator over images (paper); "i2t" one row
-            per image and a denominator over texts (official code).
-    """
-    logits = cosine_matrix(text, image) * log_scale.exp()
-    diagonal = torch.arange(len(text), device=text.device)
-    return F.cross_entropy(logits if direction == "t2i" else logits.T, diagonal)
