@@ -108,9 +108,9 @@ class FedTSP(PrototypeSharing):
     server_dir: Literal["t2i", "i2t"] = "t2i"
     """Direction of Eq. (7): t2i, each text against all images (paper), or i2t (official code)."""
     init_order: Literal["paper", "code"] = "paper"
-    """First step: paper, prompts are trained on untrained models' prototypes, or code, clients."""
+    """First step: paper, prompts train on untrained models' prototypes, or code, clients train."""
     align: Literal["cosine", "l2"] = "cosine"
-    """Alignment loss: cosine, Eq. (8), or l2, of normalised vectors (FedTSP+L2, supplement F)."""
+    """Alignment loss: cosine, Eq. (8), or l2, normalised vectors (FedTSP+L2, supplementary F)."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
