@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fedray.models.prompted import PromptedClip
 
 M = TypeVar("M", bound="Algorithm")
+StepResult: TypeAlias = tuple[Any, ClientState]
+"""The result of a client step: its upload by field, or None, and the client's next state."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class LocalContext:
         down: the download.
         extra: further parameters, by name, that are trained together with the model's.
         trainable: names of the model's parameters that are trained; None for all.
+        notes: what the training notes for the upload.
     """
 
     client: Client
@@ -99,6 +102,7 @@ class LocalContext:
     down: Any
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     trainable: Collection[str] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class Algorithm:
@@ -129,6 +133,8 @@ class Algorithm:
     uploads: ClassVar[Sequence[Fields]] = ()
     downloads: ClassVar[Sequence[Fields]] = ()
     """The fields of all steps, which follow from the declarations."""
+    gifts: ClassVar[Sequence[str]] = ()
+    """The names of the steps that are gifts (`declared.gift`), which follow from these."""
     dense: ClassVar[bool] = False
     """Whether the method supports dense prediction, where every pixel is a sample."""
     one_model: ClassVar[bool] = False
@@ -204,8 +210,16 @@ class Algorithm:
         """Send gifts, payloads that clients keep, by `exchange.give`; return the next state.
 
         Called after `prepare`, before every round, and before clients are tested, so that clients
-        that were absent or joined later receive their gifts.
+        that were absent or joined later receive their gifts. By default, the declared gifts whose
+        fields are entries of the state. With `one_model`, clients that join later are tested
+        before, and receive the gifts from the start.
         """
+        clients = range(self.setting.clients) if self.one_model else exchange.everyone
+        for step in self.gifts:
+            down = getattr(self, step).down
+            if down.keys() <= state.keys():
+                gifts = dict.fromkeys(clients, taken(down, state))
+                state = exchange.give(state, step, gifts)
         return state
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
@@ -213,7 +227,8 @@ class Algorithm:
         down = self.downlink(state, exchange.participants, exchange.server)
         if type(self).server_update is not Algorithm.server_update:
             uplinks = exchange.call("client_update", down)
-            return {**state, **self.server_update(state, uplinks, exchange.server)}
+            after = self.server_update(state, uplinks, exchange.server) if uplinks else {}
+            return {**state, **after}
         total = exchange.total("client_update", down)
         return {**state, **self.server_step(state, total, exchange.server)} if total else state
 
@@ -222,8 +237,7 @@ class Algorithm:
 
         Clients that share an object share one transfer.
         """
-        down = self.down(*[state[name] for name in self.down]) if self.down else None
-        return dict.fromkeys(clients, down)
+        return dict.fromkeys(clients, taken(self.down, state))
 
     @final
     def weight(self, upload: Any) -> float:
@@ -233,19 +247,19 @@ class Algorithm:
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from what `up` combines of at least one upload.
 
-        By default, the means, under the names of their fields.
+        By default, the means of what was uploaded, under the names of their fields.
         """
         means = [name for name, field in self.up.items() if field.combine == "mean"]
+        means = [name for name in means if name in total.sums]
         return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state from the single uploads, which are sorted by client id.
+        """Return the server's next state from at least one upload; they are sorted by client id.
 
         By default the workers add up the uploads of their clients, as `up` declares, and the server
         takes `server_step`. A class that overrides this method receives all uploads.
         """
-        total = total_of(uplinks, partial(combined_rows, self))
-        return self.server_step(state, total, server) if total else state
+        return self.server_step(state, total_of(uplinks, partial(combined_rows, self)), server)
 
     @final
     def sent_by(self, step: str) -> Fields:
@@ -264,9 +278,7 @@ class Algorithm:
         """Load the initial weights of a client's round or test; by default, its own weights."""
         return LocalContext(client, client.load(state.model), state, down)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Payload | None, ClientState]:
+    def client_update(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Return the upload and the next state; by default, no upload and the same state."""
         return None, state
 
@@ -278,6 +290,11 @@ class Algorithm:
             local: the client, its model, its state and its download.
         """
         return output.logits
+
+
+def taken(fields: Fields, state: ServerState) -> Payload | None:
+    """Return the payload of the state's entries of these names; None without fields."""
+    return fields(*[state[name] for name in fields]) if fields else None
 
 
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
@@ -296,7 +313,7 @@ def is_tested_together(method: Algorithm) -> bool:
     A method with gifts tests each client separately, because a client that lacks a gift cannot be
     tested.
     """
-    return method.one_model and type(method).give is Algorithm.give
+    return method.one_model and not method.gifts and type(method).give is Algorithm.give
 
 
 PREDICTING = ("downlink", "shared", "personal", "init_client", "begin", "predict")

@@ -387,11 +387,10 @@ class Client:
         Returns:
             The classes that the client holds [c], their mean features [c, d] and counts [c].
         """
-        features, counts = self.features(model, self.train), self.class_counts
-        sums = features.new_zeros(len(counts), features.shape[1])
-        sums.index_add_(0, self._labels, features)
+        features, classes = self.features(model, self.train), self.setting.num_classes
+        means, counts = row_means(features, self._labels, classes)
         held = counts.nonzero().squeeze(1)
-        return held, sums[held] / counts[held].unsqueeze(1), counts[held]
+        return held, means[held], counts[held]
 
     @cached_property
     def class_counts(self) -> Tensor:
@@ -405,6 +404,19 @@ class Client:
         if self.device.type == "cpu":
             return self.train.labels.flatten().long()
         return self.tensors(self.train)[1].flatten().long()
+
+
+def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of the rows of each class [C, d], zero without rows, and row counts [C].
+
+    Args:
+        rows: vectors [M, d].
+        labels: the class of each row, int64 [M].
+        classes: C.
+    """
+    counts = labels.new_zeros(classes).index_add_(0, labels, torch.ones_like(labels))
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
+    return sums / counts.clamp_min(1).unsqueeze(1), counts
 
 
 SHARED_BYTES = 2**28

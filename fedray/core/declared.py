@@ -12,7 +12,6 @@ become the typed model `HParams`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from inspect import get_annotations
 from operator import attrgetter
@@ -43,8 +42,9 @@ def gift(**fields: Declared) -> Any:
 
     @step(down=fields)
     def keep(_: Any, __: Any, state: Any, down: Payload) -> Any:
-        return None, dataclasses.replace(state, memory={**state.memory, **vars(down)})
+        return None, state.with_memory(**vars(down))
 
+    vars(keep).update(is_gift=True)
     return keep
 
 
@@ -71,6 +71,7 @@ def declare(cls: type[Any], root: type[Any]) -> None:
     for way, every in zip(WAYS, ("downloads", "uploads"), strict=True):
         parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
         setattr(cls, every, tuple({of.place: of for of in filter(None, parts)}.values()))
+    cls.gifts = tuple(name for name, one in members.items() if getattr(one, "is_gift", False))
     cls.HParams = _parameters(cls, root)
 
 

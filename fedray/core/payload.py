@@ -134,7 +134,7 @@ class Fields(dict[str, Declared]):
         if not named:
             return Payload(self, dict(zip(self, values, strict=True)))
         if values or named.keys() != self.keys():
-            raise TypeError(f"{self.place} has the fields {', '.join(self)}, and each has one value")
+            raise TypeError(f"{self.place} has the fields {', '.join(self)}, each with one value")
         return Payload(self, {name: named[name] for name in self})
 
     def reveals(self) -> str:

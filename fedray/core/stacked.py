@@ -50,7 +50,7 @@ def refusal(method: type[Algorithm]) -> str:
         method.client_update is not LocalTraining.client_update
     ):
         return "it has its own client step"
-    if method.train is not LocalTraining.train:
+    if (method.train, method.observe) != (LocalTraining.train, LocalTraining.observe):
         return "it has its own training loop"
     if method.stacks:
         return ""

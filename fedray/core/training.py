@@ -6,16 +6,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from fedray.core.algorithm import Algorithm, LocalContext
+from fedray.core.algorithm import Algorithm, LocalContext, StepResult
 from fedray.core.client import Batch, Client, TrainingConfig, set_lr
-from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import UserError
 from fedray.models import (
@@ -55,20 +54,38 @@ class LocalTraining(Algorithm):
         """
         return F.cross_entropy(output.logits, batch.labels)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
+    def observe(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> None:
+        """Note in `local.notes` what `finish` needs from the training, once per batch after `loss`.
+
+        `output` is detached. Clients of a method that overrides it cannot be stacked.
+        """
+
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
         """Return the upload and the client's next state; by default the client keeps its model."""
         return None, ClientState(local.client.save(local.model), local.state.memory)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Payload | None, ClientState]:
+    def client_update(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Run `begin`, `train` and `finish`."""
         local = self.begin(client, state, down)
         return self.finish(local, self.train(local))
 
     def train(self, local: LocalContext) -> Trained:
         """Train the trainable parameters on `loss` for the local epochs."""
-        return fit(local, lambda batch: self.loss(local.model(batch.inputs), batch, local))
+        return fit(local, self.batch_loss(local))
+
+    @final
+    def batch_loss(self, local: LocalContext) -> Callable[[Batch], Tensor]:
+        """Return the function for `fit` that computes the loss of a batch and calls `observe`."""
+        observes = type(self).observe is not LocalTraining.observe
+
+        def loss(batch: Batch) -> Tensor:
+            output = local.model(batch.inputs)
+            value = self.loss(output, batch, local)
+            if observes:
+                self.observe(output.detached(), batch, local)
+            return value
+
+        return loss
 
 
 def fit(

@@ -141,7 +141,7 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
         assert result.up.params["weights"] == 4 * small
     assert all(model == {} for model in done.models.values())
     for memory in done.memories.values():
-        assert set(memory) == {"weights", "buffers"}
+        assert set(memory) == {"encoders"}
 
 
 def test_the_score_is_that_of_the_concatenated_model(done):
