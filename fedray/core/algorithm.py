@@ -325,10 +325,12 @@ class PromptMethod(Algorithm):
 
     requires = Requires(prompts=True, head=False)
     dense = False
+    clip_model: ClassVar[type[PromptedClip]]
+    """The class of the clients' models, which read the method's hyper-parameters by name."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""
-        raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
+        return self.clip_model(clip, class_names, self.hp)
 
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""

@@ -51,7 +51,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedmgp",
             {"algorithm.selected": 6},
-            r"selected=6 exceeds groups=5; set algorithm\.selected",
+            r"selected=6 to at most groups=5",
         ),
         (
             "fedotp",
@@ -59,11 +59,11 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             r"model\.clip\.path: the file /nowhere does not",
         ),
         ("fedpgp", {"data.novel": True}, "data: novel=true tests on official test images"),
-        ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist; set algorithm.group to 0 to 4"),
+        ("fedmgp", {"algorithm.group": 5}, "group=5 to less than groups=5"),
         (
             "fedmgp",
             {"algorithm.text_length": 0, "algorithm.visual_length": 0},
-            "text_length and visual_length are both 0",
+            "no prompt is trained; set text_length",
         ),
         ("fedprox", {**CNN2, "algorithm.mu": -1}, r"algorithm\.mu: input should be greater than"),
         ("fedprox", {**CNN2, "algorithm.nu": 1}, r"unknown key 'nu' in algorithm\. Valid: .*mu"),

@@ -33,7 +33,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import log, sqrt
 
@@ -44,8 +43,7 @@ from torch import Tensor
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import LocalContext, Requires, Trained, fit, method
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip
+from fedray.models.prompted import PairedClip
 
 
 class SumClip(PairedClip):
@@ -62,6 +60,7 @@ class SumClip(PairedClip):
 class DPFPL(PairedContexts):
     """A shared plus a personal context, trained through noisy gradients of low-rank factors."""
 
+    clip_model = SumClip
     requires = Requires(prompts=True, head=False, sgd=True)
 
     weights: Weights = "uniform"
@@ -79,9 +78,6 @@ class DPFPL(PairedContexts):
     """Largest norm of the gradients of u and v, with `epsilon`. Official code: 10."""
     local_rate: float = Field(0.1, gt=0, le=1e3)
     """Factor of the personal context's learning rate. Official code: 0.1."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return SumClip(clip, class_names, self.length)
 
     def noise_std(self) -> float:
         """Return sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""

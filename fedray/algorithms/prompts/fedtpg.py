@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -101,17 +101,11 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class GeneratorClip(PromptedClip):
-    """A CLIP with a generated context before every class name.
+    """A CLIP with a generated context before every class name."""
 
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], length: int) -> None:
-        super().__init__(clip, names)
-        self.generator = PromptGenerator(length, clip.text.token_width, clip.dim)
+    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
+        super().__init__(clip, names, hparams)
+        self.generator = PromptGenerator(hparams.length, clip.text.token_width, clip.dim)
 
     def initialise(self, generator: torch.Generator) -> None:
         self.generator.initialise(generator)
@@ -125,6 +119,8 @@ class GeneratorClip(PromptedClip):
 class FedTPG(PromptMethod, FedAvg):
     """FedAvg of a prompt generator, which is counted as weights."""
 
+    clip_model = GeneratorClip
+
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
     port)."""
@@ -133,9 +129,6 @@ class FedTPG(PromptMethod, FedAvg):
     classes: Literal["own", "all"] = "own"
     """Classes in the local softmax: own, those that the client holds (official code), or all
     (FedMGP's port). Tests use all classes. With a single class, loss and gradient are 0."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return GeneratorClip(clip, class_names, self.length)
 
     def train(self, local: LocalContext) -> Trained:
         """Train with a softmax over the classes that the client holds, or over all classes."""

@@ -57,7 +57,7 @@ class FlexLoRA(PromptMethod, FedAvg):
         return self.ranks[client % len(self.ranks)]
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        return LowRankClip(clip, class_names, size, self.alpha)
+        return LowRankClip(clip, class_names, self.hp, size)
 
     def has_global_model(self, state: core.ServerState) -> bool:
         return len(set(self.ranks)) == 1

@@ -24,7 +24,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import PromptAveraging, SingleContext
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight
 from fedray.core import Batch, LocalContext, method
 from fedray.models import ClassifierOutput
@@ -32,7 +32,7 @@ from fedray.models.prompted import PHOTO, PromptedClip, TextOutput
 
 
 @method("kgcoop", "KgCoOp", "Yao et al., CVPR 2023, arXiv:2303.13283")
-class KgCoOp(PromptAveraging, SingleContext):
+class KgCoOp(PromptAveraging, ContextMethod):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
 
     length: int = Field(4, ge=1, le=64)
