@@ -69,24 +69,17 @@ class DualPromptClip(PromptedClip):
         return unit(self.encode(x, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Flatten the text prompts [t] and the maps [p] among named parameters."""
+        """Return task and data prompts as vectors [t] and [p], from parameters by name."""
         task, data = (
-            torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
+            torch.cat([t.flatten() for name, t in tensors.items() if name.startswith(part)])
+            for part in ("task.", "data.")
         )
         return task, data
 
     def merge_parameters(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
         """Return the named parameters of two vectors; the inverse of `split_parameters`."""
-        shapes = {name: parameter.shape for name, parameter in self.named_parameters()}
-        merged: dict[str, Tensor] = {}
-        for names, vector in zip(self._names(), (task, data), strict=True):
-            pieces = torch.split(vector, [shapes[name].numel() for name in names])
-            merged |= {
-                name: piece.reshape(shapes[name]) for name, piece in zip(names, pieces, strict=True)
-            }
-        return merged
-
-    def _names(self) -> tuple[list[str], list[str]]:
-        """Return the names of the text prompts and of the maps' parameters."""
-        task = [f"task.{name}" for name, _ in self.task.named_parameters()]
-        return task, [f"data.{name}" for name, _ in self.data.named_parameters()]
+        parameters = dict(self.named_parameters())
+        sizes = [parameter.numel() for parameter in parameters.values()]
+        pieces = torch.split(torch.cat([task, data]), sizes)
+        named = zip(parameters.items(), pieces, strict=True)
+        return {name: piece.view_as(parameter) for (name, parameter), piece in named}
