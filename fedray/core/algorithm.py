@@ -85,8 +85,8 @@ class LocalContext:
 
     Attributes:
         client: the client, with its images, setting and random streams.
-        model: the client's model; it has the initial weights in the first call of `loss`, and the
-            trained weights in `finish`.
+        model: the client's model, a `Classifier`; it has the initial weights in the first call of
+            `loss`, and the trained weights in `finish`.
         state: the client's state before the step.
         down: the download.
         extra: further parameters, by name, that are trained together with the model's.
@@ -94,7 +94,7 @@ class LocalContext:
     """
 
     client: Client
-    model: Classifier
+    model: Any
     state: ClientState
     down: Any
     extra: Mapping[str, Tensor] = field(default_factory=dict)

@@ -96,7 +96,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             ("pfedmoap", {f"algorithm.{key}": n}, "gating_dim")
             for key, n in (("gating_dim", 10), ("heads", 5))
         ),
-        ("flexlora", {"algorithm.ranks": [17]}, r"rank 17 .* 16 wide; .* algorithm\.ranks"),
+        ("flexlora", {"algorithm.ranks": [17]}, r"algorithm\.ranks, is 17, .* 16 wide"),
         *(
             ("fedpha", {"algorithm.local_lengths": lengths}, "local_lengths")
             for lengths in ([], [0])
@@ -117,7 +117,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             (
                 "zero_shot",
                 {"algorithm.template": template},
-                r"algorithm\.template: .* must have \{\} once, for the class name",
+                r"algorithm\.template",
             )
             for template in ("a photo", "{} {}", "{name}", "{} }")
         ),

@@ -18,7 +18,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ from torch import Tensor
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.core import method
 from fedray.models import ClassifierOutput, Inputs, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip
 
 MOST_TEXTS = 4096
@@ -41,11 +39,11 @@ class ConditionalClip(ContextClip):
     `text_features` are those of the context alone.
     """
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        hidden = max(1, clip.dim // 16)
-        self.first = undrawn_linear(clip.dim, hidden)
-        self.second = undrawn_linear(hidden, clip.text.token_width)
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        hidden = max(1, self.clip.dim // 16)
+        self.first = undrawn_linear(self.clip.dim, hidden)
+        self.second = undrawn_linear(hidden, self.clip.text.token_width)
 
     def shifts(self, image: Tensor) -> Tensor:
         """Return pi = h(x) [B, d_t] of unit image features [B, d]."""

@@ -85,7 +85,7 @@ def task_weights(losses: Tensor) -> Tensor:
     if not counted.any():
         counted, rows = torch.ones_like(counted), torch.zeros_like(rows)
     weights = torch.zeros_like(rows)
-    weights[counted] = shares(rows[counted], 1.0)
+    weights[counted] = complements(rows[counted], 1.0)
     return weights
 
 
@@ -138,11 +138,11 @@ def data_weights(
             weights[retained] = harm_factor(raw, helpful, retained, mode) * raw[retained]
         return weights / weights.sum()
     if retained.any():
-        weights[retained] = shares(raw[retained], beta)
+        weights[retained] = complements(raw[retained], beta)
     return weights
 
 
-def shares(values: Tensor, whole: float) -> Tensor:
+def complements(values: Tensor, whole: float) -> Tensor:
     """Return whole (S - v_i) / (S (n - 1)) [n], S = sum v; whole / n each if n = 1 or S = 0."""
     count, total = len(values), values.sum()
     if count == 1 or total == 0:
@@ -365,7 +365,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         losses = torch.zeros(self.setting.clients)
         for owner, (images, labels) in {**sets, client.id: own}.items():
             losses[owner] = mean_loss(local.model, images, labels)
-        task, data = cast(DualPromptClip, local.model).split_parameters(trained.tensors)
+        task, data = local.model.split_parameters(trained.tensors)
         up = {"task": task, "data": data, "losses": losses, "initial_loss": initial_loss}
         return up, state
 

@@ -88,21 +88,20 @@ class DPFPL(PairedContexts):
 
     def train(self, local: LocalContext) -> Trained:
         """Take one step on one batch; the personal context's gradient is `local_gradient`."""
-        client, model, hp = local.client, local.model, self
-        assert isinstance(model, SumClip)
+        client, model = local.client, local.model
         random = client.random("dp_fpl")
         drawn = torch.randperm(len(client.train), generator=random).numpy()
         batch = client.train.part(drawn[: client.setting.training.batch_size])
         once = replace(client.with_schedule(epochs=1, drop_last=False), train=batch)
-        u, v = factors(model.local_context.detach(), hp.rank, random)
+        u, v = factors(model.local_context.detach(), self.rank, random)
 
         def through_factors() -> None:
             gradient = model.local_context.grad
             assert gradient is not None
             du, dv = gradient @ v.T, u.T @ gradient
-            if hp.epsilon:
-                du, dv = (private(g, hp.clip, self.noise_std(), random) for g in (du, dv))
-            model.local_context.grad = hp.local_rate * local_gradient(u, v, du, dv)
+            if self.epsilon:
+                du, dv = (private(g, self.clip, self.noise_std(), random) for g in (du, dv))
+            model.local_context.grad = self.local_rate * local_gradient(u, v, du, dv)
 
         return fit(
             replace(local, client=once),

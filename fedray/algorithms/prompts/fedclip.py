@@ -18,7 +18,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
 from fedray.core import Batch, LocalContext, PromptMethod, method
 from fedray.models import ClassifierOutput, Inputs, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, unit
 
 PICTURE = "a picture of a {}"
@@ -39,9 +37,8 @@ PICTURE = "a picture of a {}"
 class AdapterClip(PromptedClip):
     """A CLIP with a trained gate on image features and fixed texts."""
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        first, second = (undrawn_linear(clip.dim, clip.dim) for _ in range(2))
+    def make_prompts(self, hparams: Any) -> None:
+        first, second = (undrawn_linear(self.clip.dim, self.clip.dim) for _ in range(2))
         self.adapter = nn.Sequential(first, nn.Tanh(), second, nn.Softmax(dim=-1))
 
     def text_features(self) -> Tensor:

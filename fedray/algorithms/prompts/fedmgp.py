@@ -51,7 +51,6 @@ from fedray.algorithms.mean import SAMPLES, Weights
 from fedray.algorithms.prompts.prompt_averaging import TRAINED
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, maple_template, scaled_products, unit
 
 Inference = Literal["logits", "prob", "max_logits", "features", "group"]
@@ -175,15 +174,14 @@ class GroupedClip(PromptedClip):
 
     length_key = "algorithm.text_length"
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams: Any) -> None:
         groups, length = hparams.groups, hparams.text_length
         self.template, words = maple_template(length), WORDS if length <= 4 else None
         if length:
-            shape = groups, length, clip.text.token_width
+            shape = groups, length, self.clip.text.token_width
             self.text = self.prompt(*shape, words=words, noise=WORD_STD)
         if hparams.visual_length:
-            self.visual = self.prompt(groups, hparams.visual_length, clip.vision.width)
+            self.visual = self.prompt(groups, hparams.visual_length, self.clip.vision.width)
             self.reads = Pixels
 
     def text_features(self) -> Tensor:
@@ -337,9 +335,8 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
             groups["visual"] = client.initial()["visual"]
         return core.LocalContext(client, client.load(groups), state, down)
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the groups' mean cross-entropy plus the diversity term, Eq. (5)."""
-        assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
         if not self.diversity or self.groups == 1:
             return loss

@@ -88,17 +88,15 @@ def transport_plan(
         kernel.new_zeros(*kernel.shape[:-2], patches),
         kernel.new_zeros(kernel.shape[:-1]),
     )
-    on_cpu, over = kernel.device.type == "cpu", kernel.new_zeros((), dtype=torch.bool)
+    over = kernel.new_zeros((), dtype=torch.bool)
+    every = 1 if kernel.device.type == "cpu" else CHECK_EVERY
     for number in range(1, iterations + 1):
         next_u = (row - (kernel + log_v.unsqueeze(-1)).logsumexp(-2)).clamp(max=0)
         next_v = column - (kernel + next_u.unsqueeze(-2)).logsumexp(-1)
         ends = (next_v - log_v).abs().mean() < threshold
-        if on_cpu:
-            log_u, log_v, over = next_u, next_v, ends
-        else:
-            log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
-            over = over | ends
-        if (on_cpu or number % CHECK_EVERY == 0) and over:
+        log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
+        over = over | ends
+        if number % every == 0 and over:
             break
     return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()
 

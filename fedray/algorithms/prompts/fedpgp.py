@@ -21,7 +21,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,6 @@ from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAver
 from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, LocalContext, method
 from fedray.models import Classifier, ClassifierOutput, Inputs
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip
 
 
@@ -54,10 +53,9 @@ class ContrastOutput(ClassifierOutput):
 class PersonalClip(PromptedClip):
     """A CLIP with N contexts sigma [m, d_t] and their corrections U V of rank b."""
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams: Any) -> None:
         copies, length, rank = hparams.copies, hparams.length, hparams.rank
-        width = clip.text.token_width
+        width = self.clip.text.token_width
         self.sigma = self.prompt(copies, length, width, words=hparams.words)
         self.u = self.prompt(copies, length, rank)
         self.v = self.prompt(copies, rank, width)
@@ -107,10 +105,8 @@ class FedPGP(PromptAveraging, ContextMethod):
     def shared(self, model: Classifier) -> Collection[str]:
         return {"sigma"}
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy of personal features over N K texts plus mu times `contrast`."""
-        assert isinstance(output, ContrastOutput)
-        assert isinstance(local.model, PromptedClip)
         loss = super().loss(output, batch, local)
         separation = contrast(
             local.model.fixed_texts(), output.shared, output.personal, self.temperature

@@ -25,7 +25,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -36,8 +35,7 @@ from torch import Tensor
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import Batch, Client, ClientState, LocalContext, method
 from fedray.models import ClassifierOutput, Inputs
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip, TextOutput
+from fedray.models.prompted import PairedClip, TextOutput
 
 
 class AlignedClip(PairedClip):
@@ -45,8 +43,8 @@ class AlignedClip(PairedClip):
 
     length_key = "algorithm.length or algorithm.local_lengths"
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
         self.tokens = self.local_length()
 
     def local_length(self) -> int:
@@ -115,14 +113,11 @@ class FedPHA(PairedContexts):
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load both contexts, and set the length of the client's own."""
         local = super().begin(client, state, down)
-        assert isinstance(local.model, AlignedClip)
         local.model.tokens = self.local_lengths[client.id % len(self.local_lengths)]
         return local
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropies of both contexts plus the alignment of their features."""
-        assert isinstance(output, TextOutput)
-        assert isinstance(local.model, PromptedClip)
         own, projected, shared = output.text
         global_logits = local.model.logits(output.features, shared)
         loss = super().loss(output, batch, local) + F.cross_entropy(global_logits, batch.labels)

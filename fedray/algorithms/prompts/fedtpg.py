@@ -18,7 +18,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Any, Literal
 
@@ -32,7 +31,6 @@ from fedray.algorithms.mean import Weights
 from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, method
 from fedray.language.encoders.kernels import same_bits
 from fedray.models import ClassifierOutput, initialise, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import INIT_STD, PromptedClip
 
 HEADS = 4
@@ -103,9 +101,8 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 class GeneratorClip(PromptedClip):
     """A CLIP with a generated context before every class name."""
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        self.generator = PromptGenerator(hparams.length, clip.text.token_width, clip.dim)
+    def make_prompts(self, hparams: Any) -> None:
+        self.generator = PromptGenerator(hparams.length, self.clip.text.token_width, self.clip.dim)
 
     def initialise(self, generator: torch.Generator) -> None:
         self.generator.initialise(generator)
@@ -132,14 +129,12 @@ class FedTPG(PromptMethod, FedAvg):
 
     def train(self, local: LocalContext) -> Trained:
         """Train with a softmax over the classes that the client holds, or over all classes."""
-        assert isinstance(local.model, PromptedClip)
         classes = held_classes(local.client) if self.classes == "own" else None
         with local.model.class_subset(classes):
             return super().train(local)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy over the class subset."""
-        assert isinstance(local.model, PromptedClip)
         columns = torch.searchsorted(local.model.scope, batch.labels)
         return super().loss(output, batch._replace(labels=columns), local)
 

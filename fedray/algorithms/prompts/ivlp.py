@@ -15,7 +15,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,23 +23,18 @@ from torch import Tensor, nn
 
 from fedray.algorithms.prompts.vpt import VPT, VisualPromptClip
 from fedray.core import method
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import INIT_STD, check_depth, maple_template
 
 
 class IndependentClip(VisualPromptClip):
-    """A CLIP with prompts in the first blocks of both towers, which do not depend on each other.
+    """A CLIP with prompts in the first blocks of both towers, which do not depend on each other."""
 
-    Raises:
-        UserError: if a tower has fewer blocks.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        length, depth = hparams.length, hparams.depth or clip.text.layers
-        check_depth(depth, clip.text.layers)
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        length, depth = hparams.length, hparams.depth or self.clip.text.layers
+        check_depth(depth, self.clip.text.layers)
         self.template = maple_template(length)
-        self.text = nn.Parameter(torch.zeros(depth, length, clip.text.token_width))
+        self.text = nn.Parameter(torch.zeros(depth, length, self.clip.text.token_width))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

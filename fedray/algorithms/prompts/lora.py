@@ -19,7 +19,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -31,7 +30,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, method
 from fedray.errors import UserError
 from fedray.models import Inputs, Pixels
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, unit
 
 
@@ -40,18 +38,14 @@ class LowRankClip(PromptedClip):
 
     reads = Pixels
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], hparams: Any, rank: int | None = None
-    ) -> None:
-        super().__init__(clip, names, hparams)
-        rank = rank or hparams.rank
+    def make_prompts(self, hparams: Any) -> None:
+        rank, clip = hparams.rank, self.clip
         self.a, self.b = nn.ParameterDict(), nn.ParameterDict()
         for tower, width in (("vision", clip.vision.width), ("text", clip.text.token_width)):
             if rank > width:
                 raise UserError(
-                    f"the rank {rank} of an update is larger than the {tower} tower of model.clip, "
-                    f"which is {width} wide; set algorithm.rank, or FlexLoRA's algorithm.ranks, to "
-                    f"{width} or less"
+                    f"algorithm.rank, or a number of algorithm.ranks, is {rank}, but the {tower} "
+                    f"tower of model.clip is only {width} wide; set it to {width} or less"
                 )
             layers = getattr(clip, tower).layers
             self.a[tower] = nn.Parameter(torch.zeros(layers, 3, rank, width))

@@ -19,7 +19,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import ceil, sqrt
 from typing import Any
@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, method
 from fedray.models import Classifier, Inputs, Pixels, tensor_names, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, check_depth, unit
 
 
@@ -57,13 +56,12 @@ class AdaptedClip(PromptedClip):
 
     reads = Pixels
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams: Any) -> None:
         width, scale = hparams.width, hparams.scale
-        layers = clip.vision.layers, clip.text.layers
+        layers = self.clip.vision.layers, self.clip.text.layers
         depth = hparams.depth or ceil(min(layers) * 2 / 3)
         check_depth(depth, *layers)
-        outer = clip.vision.width, clip.text.token_width
+        outer = self.clip.vision.width, self.clip.text.token_width
         self.vision, self.text = (
             nn.ModuleList(Adapter(w, width, scale) for _ in range(depth)) for w in outer
         )

@@ -41,26 +41,22 @@ from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAver
 from fedray.config import LossWeight
 from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput, Inputs, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip
 
 
 class ExpertClip(ContextClip):
-    """A CLIP with a context, and an attention over the text features of this and other contexts.
+    """A CLIP with a context, and an attention over the text features of this and other contexts."""
 
-    Raises:
-        UserError: if the widths of features, gating network and heads do not divide each other.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        width, heads = min(hparams.gating_dim, clip.dim), hparams.heads
-        if clip.dim % width or width % heads:
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        whole, heads = self.clip.dim, hparams.heads
+        width = min(hparams.gating_dim, whole)
+        if whole % width or width % heads:
             raise UserError(
-                f"algorithm.gating_dim={hparams.gating_dim} must divide the {clip.dim} features of "
+                f"algorithm.gating_dim={hparams.gating_dim} must divide the {whole} features of "
                 f"model.clip, and algorithm.heads={heads} must divide {width}; change them"
             )
-        self.stride = clip.dim // width
+        self.stride = whole // width
         names_of_maps = ("query", "key", "value", "out")
         self.gating = nn.ModuleDict({n: undrawn_linear(width, width) for n in names_of_maps})
         self.set_experts(self.context[None][:0])
@@ -146,7 +142,6 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the gating network, the own or else the mean prompt, and the experts."""
         local = super().begin(client, state, down)
-        assert isinstance(local.model, ExpertClip)
         local.model.set_experts(down.experts)
         return local
 

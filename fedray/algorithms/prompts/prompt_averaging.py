@@ -16,6 +16,8 @@ from fedray.core import PromptMethod, sent
 from fedray.models import Classifier
 from fedray.models.prompted import ContextClip, DualPromptClip, PairedClip
 
+ONE_NAME = r"^[^{}]*\{\}[^{}]*$"
+"""The pattern of a text with {} once, for the name of a class."""
 TRAINED = sent(
     "prompts",
     "the client's trained prompts: few numbers, but of its images alone (membership, its classes)",

@@ -17,7 +17,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -26,24 +25,18 @@ from torch import Tensor
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.core import method
 from fedray.models import Inputs, Pixels
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, check_depth, unit
 
 
 class VisualPromptClip(PromptedClip):
-    """A CLIP with prompts in the first blocks of its image tower, and fixed texts.
-
-    Raises:
-        UserError: if the tower has fewer blocks.
-    """
+    """A CLIP with prompts in the first blocks of its image tower, and fixed texts."""
 
     reads = Pixels
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        depth = hparams.depth or clip.vision.layers
-        check_depth(depth, clip.vision.layers)
-        self.visual = self.prompt(depth, hparams.length, clip.vision.width)
+    def make_prompts(self, hparams: Any) -> None:
+        depth = hparams.depth or self.clip.vision.layers
+        check_depth(depth, self.clip.vision.layers)
+        self.visual = self.prompt(depth, hparams.length, self.clip.vision.width)
 
     def image_features(self, x: Inputs) -> Tensor:
         return unit(self.encode(x, self.visual.unbind()))

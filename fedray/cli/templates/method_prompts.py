@@ -9,8 +9,8 @@ from fedray.plugin import ContextClip, PromptAveraging, method
 
 
 class MixedClip(ContextClip):  # inherits `context` [m, d_t], the vectors before the class names
-    def __init__(self, clip, names, hparams):
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams):
+        super().make_prompts(hparams)
         self.mix = torch.nn.Parameter(torch.zeros(()))  # a parameter of one's own
 
     def text_features(self):  # [K, d], Eq. (1): a g(p, k) + (1 - a) g(k)

@@ -54,7 +54,7 @@ class TextOutput(ClassifierOutput):
 class PromptedClip(Classifier, ABC):
     """Base of models with prompts around a frozen CLIP; the prompts are their only parameters.
 
-    A subclass defines the prompts, and their effect on text features and, if the model reads
+    A subclass makes the prompts, and defines their effect on text features and, if the model reads
     pixels, on image features. A model that changes nothing in the vision tower reads
     `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too. One
     that reads `Pixels` also accepts `PatchEmbeddings`.
@@ -87,6 +87,10 @@ class PromptedClip(Classifier, ABC):
         self._fixed: dict[str, Tensor] = {}
         self._cached: tuple[object, Sequence[Tensor], Tensor] | None = None
         self._predict_among(self._trained)
+        self.make_prompts(hparams)
+
+    def make_prompts(self, hparams: Any) -> None:
+        """Set the model's parameters as attributes: prompts by `prompt`, layers, or parameters."""
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the cached features out of copies, whose versions of prompts begin anew."""

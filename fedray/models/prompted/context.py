@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedray.models.clip.frozen import FrozenClip
 from fedray.models.prompted.base import PromptedClip
 
 
@@ -19,10 +17,9 @@ class ContextClip(PromptedClip):
     and may have `words`, whose embeddings are the initial values.
     """
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
+    def make_prompts(self, hparams: Any) -> None:
         words = getattr(hparams, "words", None)
-        self.context = self.prompt(hparams.length, clip.text.token_width, words=words)
+        self.context = self.prompt(hparams.length, self.clip.text.token_width, words=words)
 
     def text_features(self) -> Tensor:
         """Return g(p, k) of the classes in scope [K, d]."""
@@ -36,9 +33,8 @@ class PairedClip(PromptedClip):
     subclass defines `local_length`.
     """
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        words, width = getattr(hparams, "words", None), clip.text.token_width
+    def make_prompts(self, hparams: Any) -> None:
+        words, width = getattr(hparams, "words", None), self.clip.text.token_width
         self.shared_context = self.prompt(hparams.length, width, words=words)
         self.local_context = self.prompt(self.local_length(), width, words=words)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import Inputs, Pixels
 from fedray.models.prompted.base import PromptedClip, check_depth
 from fedray.models.prompted.texts import maple_template, unit
@@ -33,14 +32,13 @@ class DualPromptClip(PromptedClip):
 
     reads: type[Inputs] = Pixels
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any) -> None:
-        super().__init__(clip, names, hparams)
-        length, depth, text = hparams.length, hparams.depth, clip.text.token_width
-        check_depth(depth, clip.text.layers, clip.vision.layers)
+    def make_prompts(self, hparams: Any) -> None:
+        length, depth, text = hparams.length, hparams.depth, self.clip.text.token_width
+        check_depth(depth, self.clip.text.layers, self.clip.vision.layers)
         self.template = maple_template(length)
         words = [hparams.words] + [None] * (depth - 1)
         self.task = nn.ParameterList(self.prompt(length, text, words=word) for word in words)
-        self.data = nn.ModuleList(nn.Linear(text, clip.vision.width) for _ in range(depth))
+        self.data = nn.ModuleList(nn.Linear(text, self.clip.vision.width) for _ in range(depth))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
