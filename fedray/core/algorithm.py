@@ -87,8 +87,8 @@ class LocalContext:
 
     Attributes:
         client: the client, with its images, setting and random streams.
-        model: the client's model; it has the initial weights in the first call of `loss`, and the
-            trained weights in `finish`.
+        model: the client's model, a `Classifier`; it has the initial weights in the first call of
+            `loss`, and the trained weights in `finish`.
         state: the client's state before the step.
         down: the download.
         extra: further parameters, by name, that are trained together with the model's.
@@ -97,7 +97,7 @@ class LocalContext:
     """
 
     client: Client
-    model: Classifier
+    model: Any
     state: ClientState
     down: Any
     extra: Mapping[str, Tensor] = field(default_factory=dict)
@@ -340,10 +340,12 @@ class PromptMethod(Algorithm):
 
     requires = Requires(prompts=True, head=False)
     dense = False
+    clip_model: ClassVar[type[PromptedClip]]
+    """The class of the clients' models, which read the method's hyper-parameters by name."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""
-        raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
+        return self.clip_model(clip, class_names, self.hp)
 
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""

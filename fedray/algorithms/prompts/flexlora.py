@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import torch
@@ -57,7 +58,7 @@ class FlexLoRA(PromptMethod, FedAvg):
         return self.ranks[client % len(self.ranks)]
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        return LowRankClip(clip, class_names, size, self.alpha)
+        return LowRankClip(clip, class_names, SimpleNamespace(rank=size, alpha=self.alpha))
 
     def has_global_model(self, state: core.ServerState) -> bool:
         return len(set(self.ranks)) == 1
