@@ -16,7 +16,6 @@ from fedray.federation import Federation
 from fedray.plugins import write_copies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.memory import peak_rss
-from fedray.runtime.resume import resumed_info
 from fedray.storage.environment import environment
 from fedray.storage.kept_models import FIRST_DOWNLOAD, Which
 from fedray.storage.run import Costs, Round, Run, RunInfo
@@ -50,7 +49,6 @@ class Records:
     ) -> None:
         self._folder, self._assembly, self._states = folder, assembly, states
         self._earlier, self._began, self._usual = earlier, began, usual
-        self._keep: str = assembly.experiment.keep.models or usual
         self._writer: RunWriter | None = None
         self._costs = Costs() if earlier is None else earlier.costs
         self._started = time.time() - self._costs.wall_seconds
@@ -58,33 +56,14 @@ class Records:
     def opened(self) -> RunWriter:
         """Return the writer; first write the files that do not change between rounds."""
         if self._writer is None:
-            assembly, folder, info = self._assembly, self._folder, run_info(self._assembly)
+            assembly, folder = self._assembly, self._folder
             write_copies(folder.path, assembly.experiment.plugins)
             if self._earlier is None:
                 folder.error.unlink(missing_ok=True)
-            else:
-                info = resumed_info(info, self._earlier, folder)
-            info = replace(info, started=datetime.fromtimestamp(self._began, UTC))
+            started = datetime.fromtimestamp(self._began, UTC)
+            info = replace(run_info(assembly), started=started)
             self._writer = RunWriter(folder, info, assembly.data.manifest(), self._earlier)
         return self._writer
-
-    def resume(self, federation: Federation) -> None:
-        """Keep the models of the best round so far if `keep.models=best` was not set before.
-
-        Raises:
-            UserError: if these models were not kept.
-        """
-        assert self._earlier is not None
-        best, last = self._earlier.best, self._earlier.rounds[-1]
-        before = self._earlier.info.config["keep"]["models"] or self._usual
-        if self._keep != "best" or before == "best" or best is None:
-            return
-        if best.round != last.round:
-            raise UserError(
-                f"keep.models was {before} up to round {last.round}, so the models of the best "
-                f"round so far, {best.round}, are gone; resume with keep.models={before}"
-            )
-        self._commit(self.opened(), federation, "best")
 
     def save(self, done: Round, federation: Federation) -> None:
         """Start a checkpoint if one is due after a round, or its models are kept.
@@ -94,13 +73,39 @@ class Records:
         writer, experiment = self.opened(), self._assembly.experiment
         every, is_over = experiment.checkpoint_every, done.round == experiment.rounds
         is_due = every > 0 and (self._usual != "none" if is_over else done.round % every == 0)
+        keep: str = experiment.keep.models or self._usual
         which: Which | None = None
-        if self._keep == "best" and writer.best == done.round:
+        if keep == "best" and writer.best == done.round:
             which = "best"
-        elif self._keep != "none" and is_over:
+        elif keep != "none" and is_over:
             which = "last"
         if is_due or which:
-            self._commit(writer, federation, which)
+            self._commit(federation, which)
+
+    def resume(self, federation: Federation) -> None:
+        """Keep the models of the best round so far if `keep.models=best` was not set before.
+
+        Raises:
+            UserError: if these models were not kept.
+        """
+        assert self._earlier is not None
+        best, keep = self._earlier.best, self._assembly.experiment.keep.models or self._usual
+        before = self._earlier.info.config["keep"]["models"] or self._usual
+        if keep != "best" or before == "best" or best is None:
+            return
+        if best.round != self._earlier.done:
+            raise UserError(
+                f"keep.models was {before} when round {best.round}, the best so far, was run; "
+                f"resume with keep.models={before}"
+            )
+        self._commit(federation, "best")
+
+    def _commit(self, federation: Federation, which: Which | None) -> None:
+        """Start a checkpoint, and pin its models."""
+        writer, pin = self.opened(), None if which is None else self._pin(which, federation)
+        # rounds may be ahead of states, never behind
+        facts = {"rounds": writer.mark}
+        self._states.commit(federation.snapshot, facts, pin, before=writer.flush)
 
     def costs(self, done: Round, device_bytes: int) -> Costs:
         """Return the run's costs after a round, in which a process used this much of a device."""
@@ -126,13 +131,6 @@ class Records:
         finally:
             if self._writer is not None:
                 self._writer.close()
-
-    def _commit(self, writer: RunWriter, federation: Federation, which: Which | None) -> None:
-        """Start a checkpoint, and pin its models."""
-        facts = {"identity": self._assembly.identity, "rounds": writer.mark}
-        pin = None if which is None else self._pin(which, federation)
-        # rounds may be ahead of states, never behind
-        self._states.commit(federation.snapshot, facts, pin, before=writer.flush)
 
     def _pin(self, which: Which, federation: Federation) -> Pin:
         """Return a pin of the models; downloads that clients share are stored once."""

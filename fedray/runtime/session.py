@@ -15,7 +15,12 @@ from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerErro
 from fedray.federation import Executor, Federation
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import device_of_this_process, explain_server_memory
+from fedray.runtime.devices import (
+    device_of_this_process,
+    free_memory,
+    is_out_of_memory,
+    out_of_memory,
+)
 from fedray.runtime.isolation import OwnFlags
 from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.privacy import accountant_of
@@ -65,7 +70,7 @@ class Session:
         self._claim = ExitStack()
         self._claim.enter_context(claimed(out))
         try:
-            with keep_tracebacks(self._folder), explain_server_memory(experiment, self._device):
+            with keep_tracebacks(self._folder, self._device):
                 self._before = self._folder.read() if self._folder.has_run else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
@@ -94,14 +99,9 @@ class Session:
         """
         self._flags.enter()
         try:
-            with (
-                keep_tracebacks(self._folder),
-                explain_server_memory(self.experiment, self._device),
-            ):
-                snapshot, earlier = load_checkpoint(
-                    self._folder, self._before, self._states, self._assembly
-                )
-                yield from self._run(snapshot, earlier)
+            with keep_tracebacks(self._folder, self._device):
+                of_run = self._folder, self._before, self._states, self._assembly
+                yield from self._run(*load_checkpoint(*of_run))
                 self._executor.close()
                 self._states.tidy()
         finally:
@@ -139,22 +139,30 @@ class Session:
             records.end()
 
 
+REMEDY = "lower workers, choose a smaller text.encoder or model, or set server_gpus=0"
+
+
 @contextmanager
-def keep_tracebacks(folder: RunFolder) -> Iterator[None]:
+def keep_tracebacks(folder: RunFolder, device: torch.device) -> Iterator[None]:
     """Write the traceback of an error that stops a run to its folder; the error names the file.
 
     Raises:
+        UserError: if the memory of the server's device has run out.
         RunFailed: if the disk is full.
         CodeError: for errors that neither the user nor the machine caused.
     """
     try:
         with explain_disk_full(folder.path):
             yield
-    except (ClientError, ServerError) as error:
-        text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
-        raise error.kept(folder.keep_error(text)) from error
     except (UserError, RunFailed):
         raise
     except (Exception, SystemExit) as error:  # a plug-in may call sys.exit()
+        if is_out_of_memory(error):
+            free_memory(device)
+            step = f", round {error.round}" if isinstance(error, ServerError) else ""
+            raise out_of_memory(device, f"the server{step}", REMEDY) from error
+        if isinstance(error, ClientError | ServerError):
+            text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
+            raise error.kept(folder.keep_error(text)) from error
         failure = Failure.of(error)
         raise CodeError(failure, folder.keep_error(failure.traceback)) from error

@@ -215,7 +215,7 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line):
     [
         ("{", r"run\.json cannot be read"),
         ("[]", "is not the run.json of a run"),
-        ({"format": 8}, "is not the run.json of a run"),
+        ({"format": 7}, "is not the run.json of a run"),
         ({"identity": None}, r"run\.json cannot be read: identity: "),
         ({"config": 3}, "cannot be read: config: Input"),
         ({"environment": {"versions": 3}}, "cannot be read: environment.versions: Input"),
