@@ -86,9 +86,12 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     """Refuse a folder that holds another experiment."""
-    before = load_experiment(folder.experiment())
-    if before.identity() != experiment.identity():
+    recorded = {plugin["module"]: plugin["sha256"] for plugin in folder.read_head().plugins}
+    keys = {"plugins": recorded}, {"plugins": {p.module: p.sha256 for p in experiment.plugins}}
+    if keys[0] == keys[1]:  # else the recorded experiment cannot be resolved
+        before = load_experiment(folder.experiment())
         keys = before.reproducibility_key(), experiment.reproducibility_key()
+    if keys[0] != keys[1]:
         raise UserError(
             f"{folder.path} holds another experiment ({_first_difference(*keys)}); use --resume "
             f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
