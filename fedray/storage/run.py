@@ -99,14 +99,6 @@ class Work:
 
 
 @dataclass(frozen=True, config=RECORD)
-class Event:
-    """An incident in a round, such as a participant that was absent by draw."""
-
-    client: int
-    what: str
-
-
-@dataclass(frozen=True, config=RECORD)
 class Round:
     """One round.
 
@@ -118,7 +110,7 @@ class Round:
         up: uploads of the round.
         down: downloads of the round.
         participants: ids of the participating clients.
-        events: incidents such as dropped replies.
+        absent: the participants that were absent by draw (`faults.drop`).
         noised: the clients of each step whose uploads had noise (`privacy.mode`).
         matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
         client_seconds: wall time of a client's steps on its worker, averaged over participants;
@@ -134,7 +126,7 @@ class Round:
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
     participants: Sequence[int] = ()
-    events: Sequence[Event] = ()
+    absent: Sequence[int] = ()
     noised: Sequence[Sequence[int]] = ()
     matrices: Annotated[Mapping[str, Any], Field(exclude=True)] = field(
         default_factory=dict, compare=False

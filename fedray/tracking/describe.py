@@ -150,7 +150,7 @@ def metrics_of(done: Round) -> dict[str, float]:
     metrics[SECONDS] = done.seconds
     if done.client_seconds is not None:
         metrics["time/client_seconds"] = done.client_seconds
-    metrics["round/faults"] = float(len(done.events))
+    metrics["round/absent"] = float(len(done.absent))
     if done.participants:
         metrics["round/participants"] = float(len(done.participants))
     return metrics

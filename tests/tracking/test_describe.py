@@ -69,7 +69,7 @@ def test_metrics_are_flat_and_without_clients() -> None:
     assert found["traffic/up_bytes"] == 300.0
     assert found["traffic/by kind/up_bytes_prototypes"] == 180.0
     assert found["traffic/by kind/down_params_prototypes"] == 5
-    assert (found["round/faults"], found["round/participants"]) == (1, 2)
+    assert (found["round/absent"], found["round/participants"]) == (1, 2)
     assert not [name for name in found if "client" in name]
     assert "round" not in found
     assert "round/participants" not in metrics_of(Round(0, 1.0, {}))

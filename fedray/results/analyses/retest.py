@@ -138,7 +138,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
         up=last.up,
         down=last.down,
         participants=last.participants,
-        events=last.events,
+        absent=last.absent,
     )
     folder = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)
