@@ -121,10 +121,13 @@ class GroupRunner(StepContexts):
                 ours = [*islice(members, len(group))]
                 stepped = self.run_group(name, round_, ours, sums)
                 replies += [reply for reply, _ in stepped]
-                for member, (_, state) in zip(ours, stepped, strict=True):
-                    if state is not None and state is not member.state:
-                        new[member.client] = vars(state)
-                        size += sum(tensor.nbytes for tensor in tensor_blocks(vars(state)))
+                made = {
+                    member.client: vars(state)
+                    for member, (_, state) in zip(ours, stepped, strict=True)
+                    if state is not None and state is not member.state
+                }
+                new |= made
+                size += sum(tensor.nbytes for tensor in tensor_blocks(made))
                 if size > MEMORY:
                     files.append(write(new))
                     new, size = {}, 0

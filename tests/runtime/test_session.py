@@ -22,7 +22,6 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
-from fedray.runtime.records import Records
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session
 from fedray.storage import states
@@ -56,7 +55,7 @@ def rewritten(folder: RunFolder, **info: Any) -> None:
 def test_costs_go_on_where_the_run_stopped(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         costs = Costs(1000.0, 77.0, 2**50, 2**30)
-        patched.setattr(Records, "costs", lambda self, done, device_bytes: costs)
+        patched.setattr(Session, "_costs_after", lambda self, done: costs)
         folder = interrupted(tmp_path)
     assert [done.round for done in session(tmp_path).rounds()] == [2, 3]
     costs = folder.read().costs
