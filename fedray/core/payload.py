@@ -18,7 +18,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.errors import FedrayError, NotFinite
+from fedray.errors import FedrayError, NotFinite, UserError
 from fedray.flat import map_blocks, structure_of, tensor_blocks
 from fedray.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
 
@@ -226,7 +226,8 @@ def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], of: PayloadTypes) -> Payload:
     """Return the payload that `split_payload` split, of one of these types."""
-    [kind] = (kind for kind in of if _full_name(kind) == facts["type"])
+    if (kind := {_full_name(kind): kind for kind in of}.get(facts["type"])) is None:
+        raise UserError(f"the method has no {facts['type']} any more, which the run has kept")
     return kind(**facts["numbers"], **tensors)
 
 

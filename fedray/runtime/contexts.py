@@ -118,13 +118,7 @@ def _kept(
     if given.before is None and given.is_empty and _is_empty(after):
         return None
     tree = make_contiguous(_parts(after))
-    return core.ClientState(**map_blocks(lambda block: settled(apart(block.detach())), tree))
-
-
-def settled(tensor: Tensor) -> Tensor:
-    """Return a tensor that is aligned, and of whose memory it is not a small part."""
-    is_part = tensor.untyped_storage().nbytes() > 2 * tensor.nbytes  # the rest would be waste
-    return tensor.clone() if is_part and tensor.is_cpu else aligned(tensor)
+    return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
 
 
 def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
@@ -133,7 +127,7 @@ def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState |
     blocks = {n: tensor_blocks(tree) for n, tree in parts.items()}
     away = {n: of for n, of in blocks.items() if False in [block.is_cpu for block in of]}
     moved = iter(moved_to([block for of in away.values() for block in of], CPU))
-    here = {n: map_blocks(lambda _: settled(next(moved)), parts[n]) for n in away}
+    here = {n: map_blocks(lambda _: next(moved), parts[n]) for n in away}
     return [core.ClientState(**here[n]) if n in here else one for n, one in enumerate(states)]
 
 

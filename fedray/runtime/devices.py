@@ -90,18 +90,6 @@ def emulates_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
-def limit_memory(device: torch.device, share: float) -> None:
-    """Limit this process to a share of a device's memory, if torch supports that.
-
-    Args:
-        device: the device that steps run on.
-        share: share of one device's memory; 1 or more means no limit.
-    """
-    limit = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
-    if limit is not None and share < 1:
-        limit(share)
-
-
 _OUT_OF_MEMORY = re.compile(r"\bout of memory\b|can't allocate memory", re.IGNORECASE)
 
 

@@ -27,7 +27,7 @@ from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
+from fedray.runtime.devices import device_of_this_process, free_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.pool import WorkerPool
@@ -274,7 +274,6 @@ class Worker:
         torch.set_num_threads(threads)
         keep_freed_memory()
         self._device = pick_device(gpus)
-        limit_memory(self._device, gpus)
         self._of: tuple[str, GroupRunner] | None = None
 
     def begin(self, experiment: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Algorithm, Payload, sent
 from fedray.core.payload import join_payload, split_payload
-from fedray.errors import ClientError
+from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
 # --- declarations --------------------------------------------------------------------------------
@@ -174,3 +174,5 @@ def test_a_payload_comes_back_from_a_file_with_its_types():
         name: t.tolist() for name, t in before.weights.items()
     }
     assert (after.samples, after.tau, type(after.samples)) == (12, 0.25, int)
+    with pytest.raises(UserError, match=r"has no .*Parcel any more"):
+        join_payload(*split, (FedAvg.up,))

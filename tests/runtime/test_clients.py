@@ -354,11 +354,3 @@ def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     monkeypatch.setattr("fedray.runtime.groups.run_test", lambda _, a, *rest: a.begin())
     with pytest.raises(ClientError, match=r"step evaluate: .* its download"):
         run_tests(GroupRunner(made, CPU), [client], state=state, down=down)
-
-
-@pytest.mark.parametrize("stacked", [1, 2])
-def test_a_part_of_a_model_that_a_client_keeps_takes_no_memory_for_the_rest(assemble, stacked):
-    made = assemble("fedbn", {"model.group": "cnn3", "stacked": stacked})
-    for _, state in GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2)):
-        for tensor in state.model.values():
-            assert tensor.untyped_storage().nbytes() == tensor.nbytes
