@@ -154,15 +154,6 @@ def plugin_line(error: BaseException) -> str:
     return place
 
 
-def definition_line(function: Any) -> str:
-    """Return the place of a function defined by a plug-in, " (loss in mine.py, line 7)"; or ""."""
-    if PLUGIN_MARK not in getattr(function, "__globals__", {}):
-        return ""
-    code = function.__code__
-    where = f"{PurePath(code.co_filename).name}, line {code.co_firstlineno}"
-    return f" ({function.__name__} in {where})"
-
-
 def one_line(message: object) -> str:
     """Return a text or an error's message as one line of bounded length.
 

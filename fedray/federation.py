@@ -36,7 +36,7 @@ from fedray.evaluation.protocols import Analysed, Analysis, CrossEvaluated, has_
 from fedray.evaluation.splits import OWN
 from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED
-from fedray.storage.run import Event, Round, Traffic, Work
+from fedray.storage.run import Round, Traffic, Work
 from fedray.storage.states import StateStore
 from fedray.trees import Snapshot, is_tree, make_contiguous
 
@@ -267,7 +267,7 @@ class Federation:
             per_client=dict(zip(own.clients.tolist(), own.accuracy.tolist(), strict=True)),
             down=Traffic.total(exchange.sent),
             participants=list(exchange.participants) if number else [],
-            events=[Event(c, "dropped") for c in exchange.absent if c in participants],
+            absent=[client for client in exchange.absent if client in participants],
             noised=[clients for _, clients in exchange.noised],
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
             server_work=server_work,

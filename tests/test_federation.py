@@ -26,7 +26,6 @@ from fedray.core import (
 from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
 from fedray.federation import Federation, Plan, Reply
-from fedray.storage.run import Round
 from fedray.streams import Streams
 
 STEPS = ("first", "second")
@@ -114,10 +113,6 @@ def plan_of(rounds: int, clients: int, participation: float = 1.0, **faults: Any
 def federation(rounds: int, clients: Clients | None = None, **faults: Any) -> Federation:
     plan = plan_of(rounds, 3, **faults)
     return Federation(TwoSteps(), clients or Clients(), Gate({}), plan, NoServer())
-
-
-def events_of(result: Round) -> list[tuple[int, str]]:
-    return [(event.client, event.what) for event in result.events]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +224,7 @@ def test_what_was_sent_to_those_who_dropped_out_was_sent():
     run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer())
     _, one = run.rounds()
     assert one.down.bytes == {"weights": 3 * 2 * 4}
-    assert events_of(one) == [(client, "dropped") for client in range(3)]
+    assert one.absent == [*range(3)]
 
 
 class CallsEverybody(Algorithm):
@@ -246,12 +241,12 @@ def test_only_participants_are_an_event_of_the_round():
     plan, clients = plan_of(2, 4, 0.5, drop=1.0), Clients()
     run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer())
     for done in run.rounds():
-        assert [event.client for event in done.events] == list(done.participants)
+        assert done.absent == list(done.participants)
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():
     _, one = federation(1, drop=1.0).rounds()
-    assert events_of(one) == [(client, "dropped") for client in range(3)]
+    assert one.absent == [*range(3)]
 
 
 def test_a_report_is_the_mean_over_the_clients_that_gave_it():
