@@ -36,8 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.losses import cosine_matrix
 from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
 from fedray.language.trainable import TowerShape, class_embeddings
