@@ -95,8 +95,7 @@ class ClassTexts:
             tokens = Tokens(ids, mask, read.read.repeat(times))
             inserted = insert(self.embeddings, groups)
             features = encoder.encode(inserted, tokens, deep, weights, branches)
-        features = unit(features)
-        return features if context.dim() == 2 else features.reshape(len(groups), len(self.names), -1)
+        return unit(features).reshape(*context.shape[:-2], len(self.names), -1)
 
     def _too_long(self, length: int) -> UserError:
         """Return the error for prompts that leave no room for the longest class name."""
