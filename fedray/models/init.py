@@ -124,7 +124,9 @@ def initialise(
             nn.init.normal_(part.weight, generator=generator)
         elif kind in (nn.Linear, nn.Conv2d):
             if kind is nn.Conv2d and conv_rule == "fan_out":
-                nn.init.kaiming_normal_(part.weight, 0, "fan_out", "relu", generator)
+                nn.init.kaiming_normal_(
+                    part.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
             else:
                 nn.init.kaiming_uniform_(part.weight, a=sqrt(5), generator=generator)
             if part.bias is not None:
