@@ -71,12 +71,12 @@ def test_newcomers_validation_images_go_to_everyone_once(run):
 
 def test_an_absent_client_is_sent_later_what_it_missed(run):
     done = run("dp2fl", {**DP2FL, "rounds": 5, "faults.drop": 0.3})
-    absent = [{e.client for e in r.events if e.what == "dropped"} for r in done.results[3:]]
+    absent = [set(r.absent) for r in done.results[3:]]
     assert absent == [{0, 2}, {2}, set()]
     measured = done.assembly.algorithm._measured
     holders = [[*measured(state)[:3, 3].tolist(), True] for state in done.servers[3:]]
     assert holders == [[False, True, False, True], [True, True, False, True], [True] * 4]
-    assert len(done.results[3].events) == 2  # one a client, in however many exchanges
+    assert len(done.results[3].absent) == 2  # one a client, in however many exchanges
 
 
 def test_someone_must_begin(assemble):

@@ -1,9 +1,9 @@
-"""Division of an exchange's clients among workers, their calls, and the passes of a test."""
+"""Division of an exchange's clients among workers, and the passes of a test."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -30,38 +30,30 @@ PARTS = (1, 2, 4, 8, 16)
 
 
 def shares_of_groups(
-    groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int, most: int
-) -> list[list[list[Sequence[int]]]]:
-    """Return the calls of each worker; a call has at most `most` groups of clients."""
+    groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int
+) -> list[list[Sequence[int]]]:
+    """Return the groups of clients of each worker."""
     durations = {n: sum(seconds[client] for client in group) for n, group in enumerate(groups)}
-    return [
-        [[groups[n] for n in share[start : start + most]] for start in range(0, len(share), most)]
-        for share in longest_first(durations, workers)
-    ]
+    return [[groups[n] for n in share] for share in longest_first(durations, workers)]
 
 
 def shares_of_blocks(
-    everyone: Sequence[int],
-    seconds: Mapping[int, float],
-    workers: int,
-    most: int,
-    least: int = 1,
+    clients: Sequence[int], seconds: Mapping[int, float], workers: int, least: int = 1
 ) -> list[list[Sequence[int]]]:
-    """Return the calls of each worker; a call is a block of clients whose uploads the worker sums.
+    """Return the blocks of each worker, whose uploads the worker sums.
 
     A block is a whole subtree of the additions (`core.sums`). Blocks are as large as even shares
     allow, because every block is one sum to transfer.
 
     Args:
-        everyone: the clients whose uploads are summed, sorted.
-        seconds: the expected time of each client that is called.
+        clients: the clients, sorted.
+        seconds: the expected time of each client.
         workers: the number of workers.
-        most: the largest number of clients in a block.
         least: the number of stacked clients; a subtree of at most this size is not divided.
     """
     even = SLACK * sum(seconds.values()) / workers
     for parts in PARTS:
-        blocks = list(_blocks(everyone, seconds, even / parts, most, least))
+        blocks = list(_blocks(clients, seconds, even / parts, least))
         durations = {n: sum(seconds[client] for client in block) for n, block in enumerate(blocks)}
         shares = longest_first(durations, workers)
         if max(sum(durations[number] for number in share) for share in shares) <= even:
@@ -157,13 +149,11 @@ def _passes(clients: Sequence[int], sizes: Sequence[int], most: float) -> Iterat
 
 
 def _blocks(
-    everyone: Sequence[int], seconds: Mapping[int, float], longest: float, most: int, least: int
+    clients: Sequence[int], seconds: Mapping[int, float], longest: float, least: int
 ) -> Iterator[Sequence[int]]:
-    """Yield the largest blocks of called clients that take at most `longest` or have `least`."""
-    called: Collection[int] = [client for client in everyone if client in seconds]
-    is_small = len(called) <= most and sum(seconds[client] for client in called) <= longest
-    if len(called) == len(everyone) and (is_small or len(everyone) <= least):
-        yield everyone
-    elif called:
-        for half in halves(everyone):
-            yield from _blocks(half, seconds, longest, most, least)
+    """Yield the largest blocks that take at most `longest`, or have `least` clients."""
+    if len(clients) <= least or sum(seconds[client] for client in clients) <= longest:
+        yield clients
+    else:
+        for half in halves(clients):
+            yield from _blocks(half, seconds, longest, least)

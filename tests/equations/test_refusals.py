@@ -20,12 +20,12 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedconcat",
             {**CNN3, "algorithm.clusters": 5},
-            r"algorithm\.clusters=5 is more than the number of clients, 4; lower",
+            r"algorithm\.clusters=5 exceeds data\.clients=4; lower",
         ),
         (
             "fedconcat",
             {**CNN3, "algorithm.cluster_rounds": 3},
-            r"cluster_rounds=3 exceeds rounds=2; lower algorithm\.cluster_rounds or raise",
+            r"algorithm\.cluster_rounds=3 exceeds rounds=2; lower",
         ),
         (
             "fedfa_augmentation",

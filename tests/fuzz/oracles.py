@@ -198,7 +198,7 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
             for i in range(e.data.clients)
             if r and share and draws.numpy("fault_drop", r, i).random() < share
         ]
-        absent = {event.client for event in done.events if event.what == "dropped"}
+        absent = set(done.absent)
         if not absent <= set(gone) or (done.down.total_bytes and set(cohort) & set(gone) - absent):
             yield f"round {r} lacks clients {sorted(absent)}, not {gone}"
         tested = r == e.rounds or (e.eval_every and r % e.eval_every == 0)

@@ -46,7 +46,7 @@ class FlexLoRA(PromptMethod, FedAvg):
     """FedAvg of the products of low-rank updates, cut to each client's rank."""
 
     one_model = True
-    up = {"model": replace(FedAvg.up.declared["model"], combine=products)}
+    up = {"model": replace(FedAvg.up["model"], combine=products)}
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared
 
     ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
