@@ -73,7 +73,7 @@ def frozen(folder: Path) -> FrozenClip:
     return FrozenClip(choice(path=str(folder)).source())
 
 
-def choice(**params: Any) -> ClipChoice[Any]:
+def choice(**params: Any) -> ClipChoice:
     """A choice among open_clip's models."""
     return component("CLIP", "openclip", **params).build()
 

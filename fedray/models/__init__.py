@@ -24,7 +24,7 @@ from fedray.models.init import (
     own_width,
     undrawn_linear,
 )
-from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels
 from fedray.models.pretrained import check_pretrained, start_from_pretrained
 from fedray.models.structure import (
     buffer_names,

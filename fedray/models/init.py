@@ -6,7 +6,7 @@ torch's global generator is not changed.
 from copy import deepcopy
 from itertools import chain
 from math import sqrt
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from fedray.models.structure import saved_buffers
 from fedray.streams import torch_seeded
 
 CPU = torch.device("cpu")
-_KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def build(
@@ -118,14 +117,25 @@ def initialise(
         TypeError: if a submodule holds tensors that no rule covers.
     """
     for name, layer in module.named_modules(memo=set(() if drawn is None else drawn.modules())):
-        direct = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
-        tensors = {key for key, _ in direct}
-        if tensors and not (
-            tensors <= _KNOWN_TENSORS and _initialise_layer(layer, generator, conv_rule)
-        ):
+        kind, part = type(layer), cast(Any, layer)  # a subclass may hold further tensors
+        if kind in (nn.BatchNorm1d, nn.BatchNorm2d):
+            part.reset_parameters()  # sets constants, draws nothing
+        elif kind is nn.Embedding:
+            nn.init.normal_(part.weight, generator=generator)
+        elif kind in (nn.Linear, nn.Conv2d):
+            if kind is nn.Conv2d and conv_rule == "fan_out":
+                nn.init.kaiming_normal_(
+                    part.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            else:
+                nn.init.kaiming_uniform_(part.weight, a=sqrt(5), generator=generator)
+            if part.bias is not None:
+                bound = 1 / sqrt(part.weight[0].numel())
+                nn.init.uniform_(part.bias, -bound, bound, generator=generator)
+        elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
             raise TypeError(
-                f"there is no rule to initialise {sorted(tensors)} of {name or 'the module'!r} "
-                f"({type(layer).__name__}); add a rule to fedray/models/init.py."
+                f"there is no rule to initialise {name or 'the module'!r} ({kind.__name__}); add a "
+                "rule to fedray/models/init.py."
             )
 
 
@@ -141,33 +151,6 @@ def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear
     """Return a linear layer on the CPU for `initialise`; the global generator is not changed."""
     with torch.random.fork_rng(devices=[]), CPU:
         return nn.Linear(inputs, outputs, bias=bias)
-
-
-def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRule) -> bool:
-    """Set the tensors of one layer; return False if no rule covers the layer."""
-    kind = type(layer)  # not isinstance, because a subclass may hold further tensors
-    if kind is nn.Conv2d and conv_rule == "fan_out":
-        nn.init.kaiming_normal_(
-            layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
-        )
-        _initialise_bias(layer, generator)
-    elif kind in (nn.Linear, nn.Conv2d):
-        nn.init.kaiming_uniform_(layer.weight, a=sqrt(5), generator=generator)
-        _initialise_bias(layer, generator)
-    elif kind in (nn.BatchNorm1d, nn.BatchNorm2d):
-        layer.reset_parameters()  # sets constants, draws nothing
-    elif kind is nn.Embedding:
-        nn.init.normal_(layer.weight, generator=generator)
-    else:
-        return False
-    return True
-
-
-def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -> None:
-    """Draw a bias uniformly within ±1/sqrt(fan_in)."""
-    if layer.bias is not None:
-        bound = 1 / sqrt(layer.weight[0].numel())
-        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
 def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:

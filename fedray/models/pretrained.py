@@ -50,8 +50,7 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
             possible = [entry.name for entry in architectures.entries() if entry.reference]
             raise UserError(
                 f"model.pretrained={source}: {name} does not correspond to a network of "
-                f"torchvision; set model.group to one of {', '.join(possible)}, or leave "
-                "model.pretrained out"
+                f"torchvision; set model.group to one of {', '.join(possible)}"
             )
         valid = [str(weights) for weights in get_model_weights(reference)]
         if not _is_file(source) and source not in valid:
@@ -94,23 +93,13 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
         extractor.load_state_dict(loaded, strict=False)
     except RuntimeError as error:
         raise UserError(f"{misfit}{one_line(error)}") from None
-    _log_loaded(architecture, source, tuple(loaded), tuple(tensors))
-
-
-@lru_cache(maxsize=64)
-def _log_loaded(
-    architecture: str, source: str, loaded: Collection[str], tensors: Collection[str]
-) -> None:
-    """Log, once per process, which layers keep their drawn values."""
     drawn = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name not in loaded)
-    _log.warning(
-        "model.pretrained=%s: %d of %s's %d tensors are loaded; drawn: %s",
-        source,
-        len(loaded),
-        architecture,
-        len(tensors),
-        ", ".join([*drawn, "the head"]),
-    )
+    counts = f"{len(loaded)} of {architecture}'s {len(tensors)} tensors are loaded"
+    _log_once(f"model.pretrained={source}: {counts}; drawn: {', '.join([*drawn, 'the head'])}")
+
+
+_log_once = lru_cache(maxsize=64)(_log.warning)
+"""Log a line once per process."""
 
 
 @lru_cache(maxsize=8)
@@ -124,12 +113,7 @@ def _names(reference: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _read(source: str, written: int) -> Mapping[str, Tensor]:
-    """Return the tensors of a file, or of torchvision's weights, by name.
-
-    Args:
-        source: see `start_from_pretrained`.
-        written: when the file was written; part of the cache's key.
-    """
+    """Return the tensors of a file, written at this time, or of torchvision's weights, by name."""
     del written
     if _is_file(source):
         return read_weights(Path(source), "model.pretrained", "pass a file of a state dict")

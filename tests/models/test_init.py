@@ -92,15 +92,8 @@ def test_initialise_knows_its_layers():
 
 
 def test_initialise_leaves_nothing_unset():
-    with pytest.raises(TypeError, match=r"there is no rule to initialise .* of '1' \(LayerNorm\)"):
+    with pytest.raises(TypeError, match=r"there is no rule to initialise '1' \(LayerNorm\)"):
         initialise(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), seeded(3))
-
-
-def test_initialise_refuses_extra_tensors():
-    module = nn.Linear(3, 3)
-    module.register_buffer("extra", torch.zeros(3))
-    with pytest.raises(TypeError, match=r"'extra'.*of 'the module'"):
-        initialise(module, seeded(3))
 
 
 @pytest.mark.parametrize(("name", "size", "least"), [("cnn4", 8, 16), ("googlenet", 28, 31)])

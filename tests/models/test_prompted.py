@@ -9,7 +9,7 @@ import pytest
 import torch
 from clips import clip_of, drawn, noise, prompted
 
-from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
+from fedray.models import ImageFeatures, PatchFeatures, Pixels
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed": ("zero_shot", {}),
@@ -28,7 +28,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 TAKEN = {
     **{name: {Pixels, ImageFeatures} for name in MODELS},
     "transport": {Pixels, PatchFeatures},
-    **{name: {Pixels, PatchEmbeddings} for name in ("dual", "updates", "groups")},
+    **{name: {Pixels} for name in ("dual", "updates", "groups")},
 }
 
 
@@ -44,7 +44,7 @@ def inputs_of(clip):
     with torch.no_grad():
         embedded = clip.vision.embed(pixels)
         image, patches = clip.vision.encode(embedded)
-    return (Pixels(pixels), PatchEmbeddings(embedded), PatchFeatures(patches), ImageFeatures(image))
+    return (Pixels(pixels), PatchFeatures(patches), ImageFeatures(image))
 
 
 @pytest.mark.parametrize("name", MODELS)

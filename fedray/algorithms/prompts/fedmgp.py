@@ -51,6 +51,7 @@ from fedray.algorithms.mean import SAMPLES, Weights
 from fedray.algorithms.prompts.prompt_averaging import TRAINED
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
+from fedray.models.inputs import values_of
 from fedray.models.prompted import PromptedClip, maple_template, scaled_products, unit
 
 Inference = Literal["logits", "prob", "max_logits", "features", "group"]
@@ -195,7 +196,7 @@ class GroupedClip(PromptedClip):
             return super().image_features(x).unsqueeze(0)
         vision, images, groups = self.clip.vision, len(x), len(self.visual)
         with torch.no_grad():
-            embedded = self.embed(x)
+            embedded = vision.embed(values_of(x, Pixels))
         if not torch.is_grad_enabled():  # large batches: one group at a time
             features = torch.stack([vision.encode_prompted(embedded, [p]) for p in self.visual])
         else:

@@ -17,14 +17,7 @@ from fedray.language.encoders.openclip import NONE, Branches, Changes
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.init import initialise
-from fedray.models.inputs import (
-    ImageFeatures,
-    Inputs,
-    PatchEmbeddings,
-    PatchFeatures,
-    Pixels,
-    values_of,
-)
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
 from fedray.models.prompted.texts import (
     PHOTO,
     ClassTexts,
@@ -42,11 +35,7 @@ MOST_SUBSETS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextOutput(ClassifierOutput):
-    """Logits, and the text features with which they were computed.
-
-    Attributes:
-        text: what `PromptedClip.text_features` returned.
-    """
+    """Logits, and the text features with which they were computed, by `text_features`."""
 
     text: Tensor
 
@@ -56,8 +45,7 @@ class PromptedClip(Classifier, ABC):
 
     A subclass makes the prompts, and defines their effect on text features and, if the model reads
     pixels, on image features. A model that changes nothing in the vision tower reads
-    `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too. One
-    that reads `Pixels` also accepts `PatchEmbeddings`.
+    `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
 
     Args:
         clip: the frozen CLIP, which is not part of the module's state.
@@ -117,13 +105,9 @@ class PromptedClip(Classifier, ABC):
     def start(
         self, generator: torch.Generator, prompt: Tensor, words: str | None, noise: float = 0.0
     ) -> None:
-        """Set the initial values of a prompt [..., m, w].
+        """Set a prompt [..., m, w] to the embeddings of words; None: draw it from N(0, 0.02²).
 
-        Args:
-            generator: the source of random numbers.
-            prompt: the prompt.
-            words: the words whose embeddings it gets; None: draw it from N(0, 0.02²).
-            noise: the standard deviation of noise that is added to words.
+        Normal noise of the standard deviation `noise` is added to words.
         """
         if words is None:
             prompt.normal_(0.0, INIT_STD, generator=generator)
@@ -167,11 +151,9 @@ class PromptedClip(Classifier, ABC):
         return texts
 
     def texts_after(self, context: Tensor) -> Tensor:
-        """Return unit text features [K, d] of the classes in scope after a context, as CoOp's.
+        """Return unit text features [K, d] of the classes in scope after a context [m, w] (CoOp).
 
-        Args:
-            context: tokens [m, w] before every class name; of G contexts [G, m, w], the result is
-                [G, K, d].
+        Of G contexts [G, m, w], the result is [G, K, d].
         """
         return self.class_texts(placeholders(context.shape[-2])).encode(context)
 
@@ -201,11 +183,7 @@ class PromptedClip(Classifier, ABC):
         return cached[2]
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return unit image features [B, d] or patch features [B, M, d].
-
-        Raises:
-            TypeError: if the input is neither `Pixels` nor of the type that the model reads.
-        """
+        """Return unit image features [B, d] or patch features [B, M, d]."""
         return unit(self.encode(x))
 
     def encode(
@@ -221,23 +199,19 @@ class PromptedClip(Classifier, ABC):
         can have.
 
         Args:
-            x: the images.
+            x: the images, `Pixels` or of the type that the model reads.
             prompts: prompts of the first blocks, see `VisionTower.encode`.
             weights: changes of the tower's parameters by name, see `Changes`.
             branches: parallel adapters by the names of modules, see `Branches`.
         """
         if self.reads is not Pixels and not isinstance(x, Pixels):
             return values_of(x, self.reads, Pixels)
-        embedded, vision = self.embed(x), self.clip.vision
+        vision = self.clip.vision
+        embedded = vision.embed(values_of(x, Pixels))
         if prompts or weights or branches:
             return vision.encode_prompted(embedded, prompts, weights, branches)
         image, patches = vision.encode(embedded)
         return patches if self.reads is PatchFeatures else image
-
-    def embed(self, x: Inputs) -> Tensor:
-        """Return the vision tower's patch embeddings [B, 1+M, w] of a model that reads `Pixels`."""
-        values = values_of(x, Pixels, PatchEmbeddings)
-        return self.clip.vision.embed(values) if isinstance(x, Pixels) else values
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
         """Return exp(logit_scale) times the cosines of [..., B, d] and [..., K, d]: [..., B, K]."""

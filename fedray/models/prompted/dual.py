@@ -17,17 +17,13 @@ from fedray.models.prompted.texts import maple_template, unit
 class DualPromptClip(PromptedClip):
     """A CLIP with text prompts, and maps that turn them into vision prompts.
 
-    MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. Reads `Pixels`, or
-    `PatchEmbeddings` computed by `clip.vision.embed`. The method's hyper-parameters are `length`,
-    n, the tokens of each prompt; `depth`, J, the number of blocks of both towers with prompts; and
-    `words`, whose embeddings are the initial first text prompt.
+    MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. The method's
+    hyper-parameters are `length`, n, the tokens of each prompt; `depth`, J, the number of blocks of
+    both towers with prompts; and `words`, whose embeddings are the initial first text prompt.
 
     Attributes:
         task: the text prompts p_0..p_{J-1} [n, d_t], DP2FL's task prompt.
         data: the maps F_0..F_{J-1} from d_t to the vision width, DP2FL's data prompt.
-
-    Raises:
-        UserError: if a tower has fewer blocks.
     """
 
     reads: type[Inputs] = Pixels
