@@ -34,10 +34,6 @@ class NotFinite(FedrayError, FloatingPointError):
     """A NaN or infinite number, usually because training has diverged."""
 
 
-class NoScalar(FedrayError, TypeError):
-    """A loss that is not a tensor without axes."""
-
-
 @dataclass(frozen=True)
 class Failure:
     """An exception of code that a run called, or the reason why a client step gave no reply.

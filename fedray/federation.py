@@ -389,7 +389,7 @@ class RoundExchange(Exchange):
         name, reached = self._send(step, down)
         run = self._federation.executor.run
         uploads = self._collect(run("step", name, self.round, reached)[0] if reached else {})
-        privacy = self._covering(step, reached, next(map(type, uploads.values()), None))
+        privacy = self._covering(step, reached) if uploads else None
         if privacy is not None and privacy.mode == "central":
             raise UserError(
                 f"privacy.mode=central adds no noise to single uploads ({step}); set it to local"
@@ -404,16 +404,15 @@ class RoundExchange(Exchange):
             return Total()
         replies, total = executor.run("sum", name, self.round, reached)
         self._collect(replies)
-        sent = algorithm.sent_by(step) if total else None
-        privacy = self._covering(step, reached, sent)
-        if privacy is None or sent is None:
+        privacy = self._covering(step, reached) if total else None
+        if privacy is None:
             return total
-        return privacy.release(total, sent, round_=self.round, step=name)
+        return privacy.release(total, algorithm.sent_by(step), round_=self.round, step=name)
 
-    def _covering(self, step: str, clients: Iterable[int], sent: Any) -> Privacy | None:
-        """Return the privacy that covers payloads of type `sent`; note the call if it had noise."""
+    def _covering(self, step: str, clients: Iterable[int]) -> Privacy | None:
+        """Return the privacy that covers a step's uploads; note the call if it had noise."""
         privacy = self._federation.gate.privacy
-        if privacy is None or sent is None or not privacy.covers(sent):
+        if privacy is None or not privacy.covers(self._federation.algorithm.sent_by(step)):
             return None
         if privacy.noise_multiplier > 0:
             self.noised.append((step, [*clients]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +27,10 @@ class ClientState:
 
     model: Mapping[str, Tensor]
     memory: StateTree = field(default_factory=dict)
+
+    def with_memory(self, **entries: Any) -> ClientState:
+        """Return the state with these entries of the memory in place of those before."""
+        return replace(self, memory={**self.memory, **entries})
 
 
 @dataclass(frozen=True)

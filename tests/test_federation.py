@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedray.cli.catalogue import experiment_keys
 from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
+    Fields,
     Gate,
     Payload,
     Privacy,
@@ -30,10 +31,12 @@ from fedray.streams import Streams
 STEPS = ("first", "second")
 
 
-class Made(Payload):
-    """Says in which round it was made."""
-
-    round = sent("statistics", number=int)
+Made = Fields(
+    "Made",
+    {
+        "round": sent("statistics", number=int),
+    },
+)
 
 
 class TwoSteps(Algorithm):
@@ -140,16 +143,19 @@ def test_without_any_upload_there_is_no_server_step():
     assert method.notes.got == []
 
 
-class Weighed(Payload):
-    """Has a number that noise covers."""
-
-    weights = sent("weights", axes="n")
+Weighed = Fields(
+    "Weighed",
+    {
+        "weights": sent("weights", axes="n"),
+    },
+)
 
 
 class Twice(Algorithm):
     """Calls a step twice in its second round: for everybody, or for each half."""
 
     name = "twice"
+    up: ClassVar[Any] = Weighed
 
     def __init__(self, *calls: Sequence[int]) -> None:
         self.calls = calls
@@ -192,7 +198,9 @@ def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon():
 @pytest.mark.parametrize("mode", ["local", "central"])
 def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
     clients = Telling(upload=Made(1))
-    *_, last = noisy(mode, ([0, 1], [0, 1]), clients).rounds()
+    run = noisy(mode, ([0, 1], [0, 1]), clients)
+    run.algorithm.up = Made
+    *_, last = run.rounds()
     assert clients.asked == ["first"] * 3
     assert (last.noised, last.metrics["epsilon"]) == ([], 0)
 

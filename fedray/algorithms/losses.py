@@ -15,6 +15,7 @@ from fedray.evaluation.protocols import Analysis
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     """Return the cosines [A, B] of the rows of a [A, d] and b [B, d]; 0, not NaN, for zero vectors.
 
+    FedGLCL's Eq. (6), of images and texts.
     Computes in float32 under autocast too. In bfloat16, the rounding error divided by a temperature
     of 0.01 is a third of a logit.
     """

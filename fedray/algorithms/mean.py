@@ -114,16 +114,3 @@ def class_average(sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return means [C, d] and mask [C] of `aggregate` from the clients' summed `class_sums`."""
     means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
     return means.float(), sums["holders"] > 0
-
-
-def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean row of each class [C, d], zero without rows, and the row counts [C].
-
-    Args:
-        rows: vectors [M, d].
-        labels: the class of each row [M].
-        classes: C.
-    """
-    counts = torch.bincount(labels, minlength=classes)
-    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
-    return sums / counts.clamp_min(1).unsqueeze(1), counts

@@ -12,8 +12,11 @@ payload.py     payloads: declarations and checks of their fields
 sums.py        sums over uploads
 privacy.py     clipping and noise of uploads
 gate.py        the gate that checks, counts and transforms payloads
+
+The names here are those that the declaration and the steps of a method need.
 """
 
+from fedray.config import Epochs, LearningRate, LossWeight, Temperature
 from fedray.core.algorithm import (
     Algorithm,
     AuxiliaryMethod,
@@ -21,20 +24,31 @@ from fedray.core.algorithm import (
     LocalContext,
     PromptMethod,
     Requires,
+    StepResult,
     algorithms,
     is_tested_together,
     method,
+    taken,
     takes_equal_mean,
 )
-from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig
+from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig, row_means
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
-from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, sent
+from fedray.core.payload import KINDS, BadPayload, Call, Fields, Payload, sent
 from fedray.core.privacy import Privacy
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.sums import Sums, Total, combined_rows, doubled, mean_of, stack_trees, total_of
+from fedray.core.sums import (
+    Sums,
+    Total,
+    combined_rows,
+    doubled,
+    mean_of,
+    stack_trees,
+    total_of,
+)
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.flat import Flat
+from fedray.models import Classifier, ClassifierOutput
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
-from fedray.core.payload import Payload, PayloadTypes
+from fedray.core.payload import Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fedray.models.prompted import PromptedClip
 
 M = TypeVar("M", bound="Algorithm")
+StepResult: TypeAlias = tuple[Any, ClientState]
+"""The result of a client step: its upload by field, or None, and the client's next state."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,22 @@ class LocalContext:
 
     Attributes:
         client: the client, with its images, setting and random streams.
-        model: the client's model; it has the initial weights in the first call of `loss`, and the
-            trained weights in `finish`.
+        model: the client's model, a `Classifier`; it has the initial weights in the first call of
+            `loss`, and the trained weights in `finish`.
         state: the client's state before the step.
         down: the download.
         extra: further parameters, by name, that are trained together with the model's.
         trainable: names of the model's parameters that are trained; None for all.
+        notes: what the training notes for the upload.
     """
 
     client: Client
-    model: Classifier
+    model: Any
     state: ClientState
     down: Any
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     trainable: Collection[str] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class Algorithm:
@@ -121,14 +125,16 @@ class Algorithm:
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
     requires: ClassVar[Requires] = Requires()
-    down: ClassVar[Any] = None
-    up: ClassVar[Any] = None
+    down: ClassVar[Any] = Fields("Algorithm.down", {})
+    up: ClassVar[Any] = Fields("Algorithm.up", {})
     """What `client_update` receives and uploads: `sent(...)` by name, beside what bases declare, of
-    which None takes a field away. They become payload classes, or None if nothing travels. Other
-    client steps are declared by `@step`."""
-    uploads: ClassVar[PayloadTypes] = ()
-    downloads: ClassVar[PayloadTypes] = ()
-    """All payload types, which follow from the declarations."""
+    which None takes a field away. They become `Fields`, which make payloads. Other client steps are
+    declared by `@step`."""
+    uploads: ClassVar[Sequence[Fields]] = ()
+    downloads: ClassVar[Sequence[Fields]] = ()
+    """The fields of all steps, which follow from the declarations."""
+    gifts: ClassVar[Sequence[str]] = ()
+    """The names of the steps that are gifts (`declared.gift`), which follow from these."""
     dense: ClassVar[bool] = False
     """Whether the method supports dense prediction, where every pixel is a sample."""
     one_model: ClassVar[bool] = False
@@ -149,7 +155,7 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations."""
+        """Make fields and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
         if any(step in vars(cls) for step in PREDICTING):
@@ -204,8 +210,16 @@ class Algorithm:
         """Send gifts, payloads that clients keep, by `exchange.give`; return the next state.
 
         Called after `prepare`, before every round, and before clients are tested, so that clients
-        that were absent or joined later receive their gifts.
+        that were absent or joined later receive their gifts. By default, the declared gifts whose
+        fields are entries of the state. With `one_model`, clients that join later are tested
+        before, and receive the gifts from the start.
         """
+        clients = range(self.setting.clients) if self.one_model else exchange.everyone
+        for step in self.gifts:
+            down = getattr(self, step).down
+            if down.keys() <= state.keys():
+                gifts = dict.fromkeys(clients, taken(down, state))
+                state = exchange.give(state, step, gifts)
         return state
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
@@ -213,7 +227,8 @@ class Algorithm:
         down = self.downlink(state, exchange.participants, exchange.server)
         if type(self).server_update is not Algorithm.server_update:
             uplinks = exchange.call("client_update", down)
-            return {**state, **self.server_update(state, uplinks, exchange.server)}
+            after = self.server_update(state, uplinks, exchange.server) if uplinks else {}
+            return {**state, **after}
         total = exchange.total("client_update", down)
         return {**state, **self.server_step(state, total, exchange.server)} if total else state
 
@@ -222,8 +237,7 @@ class Algorithm:
 
         Clients that share an object share one transfer.
         """
-        down = None if self.down is None else self.down(*[state[n] for n in self.down.declared])
-        return dict.fromkeys(clients, down)
+        return dict.fromkeys(clients, taken(self.down, state))
 
     @final
     def weight(self, upload: Any) -> float:
@@ -233,26 +247,26 @@ class Algorithm:
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from what `up` combines of at least one upload.
 
-        By default, the means, under the names of their fields.
+        By default, the means of what was uploaded, under the names of their fields.
         """
-        means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        means = [name for name, field in self.up.items() if field.combine == "mean"]
+        means = [name for name in means if name in total.sums]
         return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state from the single uploads, which are sorted by client id.
+        """Return the server's next state from at least one upload; they are sorted by client id.
 
         By default the workers add up the uploads of their clients, as `up` declares, and the server
         takes `server_step`. A class that overrides this method receives all uploads.
         """
-        total = total_of(uplinks, partial(combined_rows, self))
-        return self.server_step(state, total, server) if total else state
+        return self.server_step(state, total_of(uplinks, partial(combined_rows, self)), server)
 
     @final
-    def sent_by(self, step: str) -> type[Payload] | None:
-        """Return the type of what a client step uploads, by default `up`."""
+    def sent_by(self, step: str) -> Fields:
+        """Return the fields that a client step uploads, by default `up`."""
         named = getattr(self, step.partition("/")[0], None)
-        declared: type[Payload] | None = getattr(named, "up", None) or self.up
-        return declared
+        fields: Fields = getattr(named, "up", None) or self.up
+        return fields
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -264,9 +278,7 @@ class Algorithm:
         """Load the initial weights of a client's round or test; by default, its own weights."""
         return LocalContext(client, client.load(state.model), state, down)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Payload | None, ClientState]:
+    def client_update(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Return the upload and the next state; by default, no upload and the same state."""
         return None, state
 
@@ -280,15 +292,18 @@ class Algorithm:
         return output.logits
 
 
+def taken(fields: Fields, state: ServerState) -> Payload | None:
+    """Return the payload of the state's entries of these names; None without fields."""
+    return fields(*[state[name] for name in fields]) if fields else None
+
+
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
     """Return True if the server uses uploads only through means with equal weights, and sums."""
-    is_default = method.round is Algorithm.round and method.uploads == (method.up,)
+    is_default = method.round is Algorithm.round and [*method.uploads] == [method.up]
     is_default = is_default and method.server_update is Algorithm.server_update
     is_uniform = getattr(hparams, "weights", "") == "uniform"
     return (
-        is_default
-        and is_uniform
-        and not any(callable(one.combine) for one in method.up.declared.values())
+        is_default and is_uniform and not any(callable(one.combine) for one in method.up.values())
     )
 
 
@@ -298,7 +313,7 @@ def is_tested_together(method: Algorithm) -> bool:
     A method with gifts tests each client separately, because a client that lacks a gift cannot be
     tested.
     """
-    return method.one_model and type(method).give is Algorithm.give
+    return method.one_model and not method.gifts and type(method).give is Algorithm.give
 
 
 PREDICTING = ("downlink", "shared", "personal", "init_client", "begin", "predict")
@@ -325,10 +340,12 @@ class PromptMethod(Algorithm):
 
     requires = Requires(prompts=True, head=False)
     dense = False
+    clip_model: ClassVar[type[PromptedClip]]
+    """The class of the clients' models, which read the method's hyper-parameters by name."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""
-        raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
+        return self.clip_model(clip, class_names, self.hp)
 
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""

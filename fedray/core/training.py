@@ -6,25 +6,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from fedray.core.algorithm import Algorithm, LocalContext
+from fedray.core.algorithm import Algorithm, LocalContext, StepResult
 from fedray.core.client import Batch, Client, TrainingConfig, set_lr
-from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
-from fedray.errors import NoScalar, UserError, shown
+from fedray.errors import UserError
 from fedray.models import (
     Classifier,
     ClassifierOutput,
     is_normalisation,
     modules_of,
 )
-from fedray.trees import ClientState, describe_tensor
+from fedray.trees import ClientState
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,38 @@ class LocalTraining(Algorithm):
         """
         return F.cross_entropy(output.logits, batch.labels)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
+    def observe(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> None:
+        """Note in `local.notes` what `finish` needs from the training, once per batch after `loss`.
+
+        `output` is detached. Clients of a method that overrides it cannot be stacked.
+        """
+
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
         """Return the upload and the client's next state; by default the client keeps its model."""
         return None, ClientState(local.client.save(local.model), local.state.memory)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Payload | None, ClientState]:
+    def client_update(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Run `begin`, `train` and `finish`."""
         local = self.begin(client, state, down)
         return self.finish(local, self.train(local))
 
     def train(self, local: LocalContext) -> Trained:
         """Train the trainable parameters on `loss` for the local epochs."""
-        return fit(local, lambda batch: self.loss(local.model(batch.inputs), batch, local))
+        return fit(local, self.batch_loss(local))
+
+    @final
+    def batch_loss(self, local: LocalContext) -> Callable[[Batch], Tensor]:
+        """Return the function for `fit` that computes the loss of a batch and calls `observe`."""
+        observes = type(self).observe is not LocalTraining.observe
+
+        def loss(batch: Batch) -> Tensor:
+            output = local.model(batch.inputs)
+            value = self.loss(output, batch, local)
+            if observes:
+                self.observe(output.detached(), batch, local)
+            return value
+
+        return loss
 
 
 def fit(
@@ -96,7 +113,6 @@ def fit(
 
     Raises:
         FloatingPointError: if the loss is not finite.
-        NoScalar: if the loss of a batch is not a scalar.
     """
     client, config = local.client, local.client.setting.training
     if config.precision == "bfloat16":
@@ -110,7 +126,6 @@ def fit(
                 set_lr(optimizer, config.lr * decay(step // repeat / batches))
             optimizer.zero_grad()
             value = loss(batch)
-            check_scalar(value)
             value.backward()  # type: ignore[no-untyped-call]
             if before_step is not None:
                 before_step()
@@ -123,7 +138,7 @@ def fit(
                 after_batch()
     losses = losses[repeat - 1 :: repeat]  # of the last step on every batch
     last = losses[-len(sizes) :] if sizes else []  # of the last epoch
-    client.note_losses(torch.stack(last) if last else torch.zeros(0), sizes)
+    client.note_losses(last, sizes)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
@@ -156,13 +171,6 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
             f"{images.dtype} {list(images.shape)} with values from 0 to 255"
         )
     return views
-
-
-def check_scalar(loss: object) -> None:
-    """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
-    if not isinstance(loss, Tensor) or loss.ndim:
-        found = describe_tensor(loss) if isinstance(loss, Tensor) else shown(loss)
-        raise NoScalar(f"the loss of a batch is {found}, expected a tensor without axes: a mean")
 
 
 def batches_of(order: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:

@@ -22,7 +22,6 @@ from fedray.models.init import (
     drawn_linear,
     initialise,
     own_width,
-    skeleton,
     undrawn_linear,
 )
 from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels

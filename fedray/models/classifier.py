@@ -1,9 +1,10 @@
 """Classifiers: a feature extractor of one common width and a linear head."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import gcd
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,10 @@ class ClassifierOutput:
 
     features: Tensor
     logits: Tensor
+
+    def detached(self) -> Self:
+        """Return the output with features and logits that have no gradient."""
+        return replace(self, features=self.features.detach(), logits=self.logits.detach())
 
 
 class WidthAdapter(nn.Module):

@@ -180,10 +180,12 @@ class StepContexts:
         return Given(state, read, placed, guards)
 
     @contextmanager
-    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together | None]:
-        """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
+        """Make a group's clients; copy their states and downloads to an accelerator at once."""
+        shared = Together(self.device)
+        shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
         if self.device.type == "cpu":
-            yield None
+            yield shared
             return
         blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
         new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
@@ -191,8 +193,6 @@ class StepContexts:
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:
-            shared = Together()
-            shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
             yield shared
         finally:
             self._arrived = {}
@@ -215,13 +215,15 @@ class StepContexts:
         check_numbers(context)
         own = partial(apart, context.skeleton.memory)
         algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
-        declared = algorithm.up if is_update else algorithm.sent_by(call.step)
-        if isinstance(upload, dict) and declared is not None:
-            upload = declared(**upload)
-        is_optional = declared is None or not is_update
-        if type(upload) is not declared and not (upload is None and is_optional):
-            found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
-            raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
+        fields = algorithm.up if is_update else algorithm.sent_by(call.step)
+        if isinstance(upload, dict) and upload.keys() == fields.keys():
+            upload = core.Payload(fields, {name: upload[name] for name in fields})
+        is_nothing = upload is None and not (is_update and fields)
+        if getattr(upload, "fields", None) is not fields and not is_nothing:
+            named = vars(upload) if isinstance(upload, core.Payload) else upload
+            found = ", ".join(named) if isinstance(named, dict) else type(upload).__name__
+            expected = ", ".join(fields) or "nothing"
+            raise core.BadPayload(f"{call.step} uploads {found}, expected {expected}")
         if upload is not None:
             upload = upload.copied(own)
         return Stepped(call, upload, _kept(given, next_state, own), work, seconds)
@@ -295,7 +297,7 @@ class StepContexts:
         Args:
             client: its id.
             round_: the round.
-            together: what it shares with its group on an accelerator.
+            together: what it shares with its group.
         """
         (setting, data), models = self._round(round_), self.assembly.models
         architecture = models.architectures[client]

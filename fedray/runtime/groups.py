@@ -69,9 +69,7 @@ class GroupRunner(StepContexts):
                 raise
             self._read_losses(name, round_, together)
         passed = self._passed(stepped)
-        states = [step.state for step in stepped]
-        if together is not None:
-            states = on_cpu(states)
+        states = on_cpu([step.state for step in stepped])
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
@@ -140,13 +138,13 @@ class GroupRunner(StepContexts):
         round_: int,
         members: Sequence[Member],
         tally: Tally,
-        together: Together | None,
+        together: Together,
     ) -> Iterator[Stepped]:
         """Run the clients' steps one after the other, in a group's isolation."""
         method_step = self.method_step(name)
         for client, state, down in members:
             try:
-                context = together.clients[client] if together else self.client(client, round_)
+                context = together.clients[client]
                 start = time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
                 call = core.Call(name, context, down)
@@ -157,11 +155,11 @@ class GroupRunner(StepContexts):
             except (Exception, SystemExit) as error:
                 raise self.blame(error, name, round_, client) from None
 
-    def _read_losses(self, name: str, round_: int, together: Together | None) -> None:
-        """Read the losses that clients have left on an accelerator."""
+    def _read_losses(self, name: str, round_: int, together: Together) -> None:
+        """Read the losses that clients have noted."""
         client = -1
         try:
-            for one in [] if together is None else together.read_losses():
+            for one in together.read_losses():
                 client = one.id
         except FloatingPointError as error:
             raise self.blame(error, name, round_, client) from None

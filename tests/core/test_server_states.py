@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.distillation.feddistill import FedDistill
@@ -13,7 +15,7 @@ from fedray.algorithms.personalised.fedgh import FedGH
 from fedray.algorithms.prototypes.fedpcl import FedPCL
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.algorithms.prototypes.fedtgp import FedTGP
-from fedray.core import Algorithm, algorithms, gift, sent
+from fedray.core import Algorithm, Total, algorithms, gift, sent
 from fedray.errors import ServerError
 
 SMALL: dict[str, Any] = {"model.group": "mlp", "rounds": 2}
@@ -48,6 +50,27 @@ def test_a_gift_of_a_subclass_is_sent_once(run_method, parent):
     found = [r.down.bytes.get("text_embeddings", 0) for r in run_method(Giving).results]
     assert found[0] > 0
     assert found[1:] == [0, 0]
+
+
+def test_a_declared_gift_is_the_entry_of_its_name(run_method):
+    class Giving(InitialEntry):
+        keep_entry = gift(entry=sent("text_embeddings", "", "n"))
+
+    done = run_method(Giving, participation=0.5)
+    found = [r.down.bytes.get("text_embeddings", 0) for r in done.results]
+    assert found == [4 * 2 * 4, 0, 0]
+    assert all(torch.equal(memory["entry"], NEW["entry"]) for memory in done.memories.values())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddistill", "fedpac", "fedtgp"])
+def test_a_round_without_uploads_keeps_the_state(assemble, name):
+    assembly = assemble(name, {"model.group": "mlp"})
+    server, method = assembly.server(CPU), assembly.algorithm
+    silent = {"call": lambda *_: {}, "total": lambda *_: Total()}
+    exchange = SimpleNamespace(server=server, participants=range(4), everyone=range(4), **silent)
+    state = method.init_server(server)
+    after = method.round(state, exchange)
+    assert all(after[entry] is state[entry] for entry in state)
 
 
 class InitialEntry(FedAvg):

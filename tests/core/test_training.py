@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from tensors import CPU, same
 
-from fedray.algorithms.server_training import fit_on_server
-from fedray.core import ClientState, LocalContext, fit
+from fedray.core import ClientState, LocalContext, LocalTraining, fit
+from fedray.core.stacked import refusal
 from fedray.core.training import batch_sizes, batches_of, with_extra
 from fedray.data import FederatedData
-from fedray.errors import NoScalar
 from fedray.models import is_normalisation
 from fedray.runtime.groups import GroupRunner
 
@@ -117,14 +116,6 @@ def test_a_loss_that_is_not_finite_stops_the_training(local):
         fit(context, lambda batch: context.model(batch.inputs).logits.sum() * float("nan"))
 
 
-def test_a_loss_that_is_not_a_scalar_is_refused(local):
-    context = local()
-    with pytest.raises(NoScalar, match=r"is float32 \[\d+, \d+\], expected"):
-        fit(context, lambda batch: context.model(batch.inputs).logits)
-    with pytest.raises(NoScalar, match="is None, expected"):
-        fit(context, lambda batch: None)
-
-
 @pytest.mark.parametrize(
     ("count", "drop_last", "sizes"),
     [
@@ -218,22 +209,17 @@ def test_the_learning_rate_may_fall_within_a_training(local):
     assert rates[-1] == 0.05
 
 
-def test_a_server_trains_with_the_loop_of_clients(assemble):
-    assembly = assemble("feddf", {"model.group": "cnn3"})
-    server, samples = assembly.server(CPU), assembly.server(CPU).public
-    weights, sizes = server.initial("cnn3"), []
+class Observing(LocalTraining):
+    def observe(self, output, batch, local):
+        values = (output.features, output.logits)
+        assert not any(value.requires_grad for value in values)
+        local.notes.setdefault("sizes", []).append(len(batch.labels))
 
-    def loss(model, batch):
-        sizes.append(len(batch.labels))
-        return F.cross_entropy(model(batch.inputs).logits, batch.labels)
 
-    found = [
-        fit_on_server(server, "cnn3", weights, samples, loss, epochs=2, batch_size=9)
-        for _ in range(2)
-    ]
-    assert same(*found)
-    assert found[0].keys() == weights.keys()
-    assert not same(found[0], weights)
-    assert sum(sizes) == 4 * len(samples)
-    assert set(sizes) == {9, len(samples) % 9}
-    assert same(weights, server.initial("cnn3"))
+def test_each_batch_is_observed_once_and_by_clients_that_do_not_stack(local, assemble):
+    context, method = local(), Observing(Observing.HParams(), assemble("local").setting)
+    trained = method.train(context)
+    assert len(context.notes["sizes"]) == trained.steps
+    assert sum(context.notes["sizes"]) == 2 * len(context.client.train)
+    assert "training loop" in refusal(Observing)
+    assert refusal(LocalTraining) == ""

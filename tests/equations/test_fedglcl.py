@@ -8,7 +8,8 @@ from answers import run_tests
 from tensors import same
 
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
+from fedray.algorithms.losses import cosine_matrix
+from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, text_contrast
 from fedray.config import component
 from fedray.core import ClientState, LocalContext
 from fedray.evaluation.answers import shares
@@ -26,7 +27,7 @@ def draw(*shape, seed=0):
 def test_eq6_by_hand():
     images = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
     text = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
-    torch.testing.assert_close(cosines(images, text), torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
+    torch.testing.assert_close(cosine_matrix(images, text), torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
 
 
 def test_eq7_by_hand():

@@ -10,10 +10,7 @@ import torch
 from tensors import CPU
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import (
-    PrototypeSharing,
-    prototype_distance,
-)
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing
 from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
 from fedray.models import ClassifierOutput
 
@@ -52,10 +49,10 @@ def test_eq7_by_hand():
 
 
 def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
-    features = FEATURES.clone().requires_grad_()
-    loss = prototype_distance(features, LABELS, prototypes(False, True))
-    assert loss.item() == pytest.approx(4 / 4)
-    (gradient,) = torch.autograd.grad(loss, features)
+    output = ClassifierOutput(FEATURES.clone().requires_grad_(), OUTPUT.logits)
+    loss = prototype_loss(output, LABELS, prototypes(False, True), 1.0)
+    assert loss.item() == pytest.approx(log(2) + 4 / 4)
+    (gradient,) = torch.autograd.grad(loss, output.features)
     assert gradient.tolist() == [[0.0, 0.0], [0.0, 2 * 2 / 4]]
     without = prototype_loss(OUTPUT, LABELS, prototypes(False, False), 2.0)
     assert float(without) == pytest.approx(log(2))

@@ -9,7 +9,7 @@ import torch
 from tensors import CPU
 
 from fedray.algorithms.prototypes.class_prototypes import local_prototypes
-from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
+from fedray.algorithms.prototypes.fedproto_global import FedProtoGlobal
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.groups import GroupRunner
@@ -17,8 +17,8 @@ from fedray.runtime.groups import GroupRunner
 ONE_KIND = {"model.group": "cnn2"}
 
 
-def update(weight, samples, classes, vectors, counts) -> PrototypeAveraging.up:
-    return PrototypeAveraging.up(
+def update(weight, samples, classes, vectors, counts) -> FedProtoGlobal.up:
+    return FedProtoGlobal.up(
         model={"w": torch.tensor([weight])},
         samples=samples,
         classes=torch.tensor(classes),
@@ -54,7 +54,7 @@ def test_eq7_by_hand(assemble):
     features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 1])
 
     def loss(*present: bool) -> float:
-        down = PrototypeAveraging.down(
+        down = FedProtoGlobal.down(
             model={},
             vectors=torch.tensor([[0.0, 0.0], [3.0, 2.0]]),
             present=torch.tensor(present),

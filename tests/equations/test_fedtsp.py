@@ -219,7 +219,7 @@ def test_a_server_step_leaves_absent_classes_and_the_language_model_alone(server
         (11, "a {}", {}, (1, 20)),
         (11, "a {}", {"past_text": True}, (10, 20)),
         (11, "a {}", {"prompt_length": 2, "server_epochs": 3}, (2, 3)),
-        (11, "a {}", {"prompt_length": 0}, (0, 20)),
+        (11, "a {}", {"prompt_length": 0}, (0, 0)),
     ],
 )
 def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text, keys, expected):
@@ -229,7 +229,7 @@ def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text,
     tower = TextTower(bert(tiny_bert), [[text.format(word)] for word in words], CPU)
     server = Server(1, setting, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
     method = FedTSP(FedTSP.HParams(**keys), setting)
-    assert (method._prompt_length(server), method._server_epochs) == expected
+    assert (method.length(server), method.steps) == expected
 
 
 def test_server_epochs_are_steps_in_a_row(server):
@@ -404,9 +404,3 @@ def test_prompts_past_the_text_run_and_change_nothing_where_they_fit(run):
     short = {"algorithm.prompt_length": 3, "rounds": 1}
     plain, allowed = run("fedtsp", short), run("fedtsp", {**short, "algorithm.past_text": True})
     assert torch.equal(plain.servers[-1]["vectors"], allowed.servers[-1]["vectors"])
-
-
-def test_an_empty_round_changes_nothing(server):
-    method = fedtsp()
-    state = method.init_server(server)
-    assert method.server_update(state, {}, replace(server, round=2)) is state

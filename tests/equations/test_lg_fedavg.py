@@ -6,7 +6,6 @@ import pytest
 import torch
 from tensors import CPU, same
 
-from fedray.algorithms.personalised.shared_head import initial_head
 from fedray.runtime.groups import GroupRunner
 
 
@@ -32,5 +31,5 @@ def test_right_after_the_broadcast_all_heads_are_alike_and_extractors_personal(a
 def test_the_first_head_is_the_first_clients(assemble):
     assembly = assemble("lg_fedavg")
     first = assembly.models.initial(assembly.models.architectures[0], 0)
-    found = initial_head(assembly.server(CPU))
-    assert same(found, {"weight": first["head.weight"], "bias": first["head.bias"]})
+    found = assembly.algorithm.init_server(assembly.server(CPU))
+    assert same(found["head"], {"weight": first["head.weight"], "bias": first["head.bias"]})

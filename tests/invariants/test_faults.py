@@ -14,7 +14,7 @@ from answers import counts_of
 from small import numbers, on_workers, serially, tensors
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, Gate, Payload, Total, sent
+from fedray.core import Algorithm, Fields, Gate, Total, sent
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.federation import Federation, Plan, Reply
 from fedray.runtime.session import Session
@@ -64,10 +64,12 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
 # --- by scenario: how often -----------------------------------------------------------------------
 
 
-class Made(Payload):
-    """Says in which round it was made."""
-
-    round = sent("statistics", number=int)
+Made = Fields(
+    "Made",
+    {
+        "round": sent("statistics", number=int),
+    },
+)
 
 
 class Nothing(Algorithm):

@@ -75,7 +75,7 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
             "the state's 'memory.seen.steps' is of type int, expected a tensor",
         ),
         ((None, None), "the next state is a NoneType, expected a ClientState"),
-        (({"w": torch.zeros(1)}, ClientState({})), "client_update uploads dict, expected nothing"),
+        (({"w": torch.zeros(1)}, ClientState({})), "client_update uploads w, expected nothing"),
     ],
 )
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):

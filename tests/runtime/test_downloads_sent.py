@@ -9,17 +9,19 @@ import pytest
 import torch
 from ray import cloudpickle
 
-from fedray.core import Payload, sent
+from fedray.core import Fields, Payload, sent
 from fedray.runtime.ray_executor import RayExecutor, Share
 from fedray.storage.states import StateStore
 
 CLIENTS, BYTES = 96, 20_000
 
 
-class Vectors(Payload):
-    """Class vectors of 20 kB."""
-
-    vectors = sent("prototypes", axes="C d")
+Vectors = Fields(
+    "Vectors",
+    {
+        "vectors": sent("prototypes", axes="C d"),
+    },
+)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def send():
     return send
 
 
-def vectors() -> Vectors:
+def vectors() -> Payload:
     return Vectors(torch.rand(10, BYTES // 40))
 
 

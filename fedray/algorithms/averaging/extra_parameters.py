@@ -1,7 +1,5 @@
 """FedAvg of a model and of extra parameters, for example a logit scale or a text projection."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +30,6 @@ class ExtraParameters(FedAvg):
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         return core.with_extra(super().begin(client, state, down), down.extra)
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
-        update, next_state = super().finish(local, trained)
-        extra = select(trained.tensors, local.extra)
-        return {**update, "extra": extra}, next_state
+    def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
+        upload, state = super().finish(local, trained)
+        return {**upload, "extra": select(trained.tensors, local.extra)}, state

@@ -18,12 +18,8 @@ travel as statistics, which are never quantised, clipped or noised, so that a va
 positive.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -78,39 +74,36 @@ class FedAvg(core.LocalTraining):
         Raises:
             ValueError: if `shared` names a tensor that the model does not have.
         """
-        model, initial = server.model, server.initial(server.architecture)
-        shared, names = self.shared(model), tensor_names(model)
-        unknown = sorted(set(shared) - names)
-        if unknown:
+        initial, names = server.initial(server.architecture), tensor_names(server.model)
+        shared = self.shared(server.model)
+        if unknown := sorted(set(shared) - names):
             raise ValueError(
                 f"{type(self).__name__}.shared names '{unknown[0]}', which the model does not "
                 f"have.{nearest(unknown[0], names)}"
             )
         return {"model": select(core.Flat.of(initial), shared)}
 
-    def mean_of_groups(
+    def group_means(
         self,
-        models: Mapping[str, core.Tensors],
+        models: Mapping[str, Mapping[str, Tensor]],
         uploads: core.Uplinks,
-        group_of: Callable[[int], str],
+        groups: Mapping[int, str],
         server: core.Server,
-    ) -> dict[str, core.Tensors]:
-        """Return each group's `model` after `server_step` on the uploads of its members.
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """Return the model of each group of clients, after `server_step` on their uploads.
 
         Args:
             models: the models before, by group; one without uploads stays.
             uploads: the uploads by client.
-            group_of: returns the group of a client.
+            groups: the group of each client.
             server: the server.
         """
-        members: dict[str, dict[int, Any]] = {}
-        for client, upload in uploads.items():
-            members.setdefault(group_of(client), {})[client] = upload
-        means = {
-            group: core.Algorithm.server_update(self, {"model": models[group]}, of, server)["model"]
-            for group, of in members.items()
-        }
-        return {**models, **means}
+        means = dict(models)
+        for group in sorted({groups[client] for client in uploads}):
+            own = {client: one for client, one in uploads.items() if groups[client] == group}
+            after = core.Algorithm.server_update(self, {"model": models[group]}, own, server)
+            means[group] = after["model"]
+        return means
 
     def init_client(self, client: core.Client) -> core.ClientState:
         personal = self.personal(client.skeleton.model)
@@ -121,13 +114,12 @@ class FedAvg(core.LocalTraining):
         model = client.load({**state.model, **down.model} if state.model else down.model)
         return core.LocalContext(client, model, state, down)
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
+    def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
-        client, (shared, personal) = local.client, self._names_in(local.model)
+        client, personal = local.client, self.personal(local.model)
         tensors = select(client.weights(local.model), personal) if personal else {}
-        upload = {"model": select(trained.tensors, shared), "samples": len(client.train)}
+        shared = select(trained.tensors, self.shared(local.model))
+        upload = {"model": shared, "samples": len(client.train)}
         return upload, core.ClientState(tensors, local.state.memory)
 
     def uploads_of(
@@ -139,23 +131,12 @@ class FedAvg(core.LocalTraining):
             contexts: the clients.
             trained: the trained weights of each, on the CPU.
         """
-        shared, personal = self._names_in(contexts[0].model)
-        if type(self).finish is not FedAvg.finish or personal or trained[0].keys() != shared:
+        model = contexts[0].model
+        is_whole = not self.personal(model) and trained[0].keys() == self.shared(model)
+        if type(self).finish is not FedAvg.finish or not is_whole:
             return None
         sizes = [context.client.train.index.size for context in contexts]
-        pairs = zip(trained, sizes, strict=True)
-        return [self.up(weights, size) for weights, size in pairs]
-
-    def _names_in(self, model: Classifier) -> tuple[Collection[str], Collection[str]]:
-        """Return the names of the shared and of the personal tensors of a model."""
-        if model not in self._names:
-            self._names[model] = self.shared(model), self.personal(model)
-        return self._names[model]
-
-    @cached_property
-    def _names(self) -> WeakKeyDictionary[Classifier, tuple[Collection[str], Collection[str]]]:
-        """The names of the shared and of the personal tensors of models."""
-        return WeakKeyDictionary()
+        return [*map(self.up, trained, sizes)]
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:

@@ -29,9 +29,8 @@ Deviations:
 Buffers: as in FedAvg, inside each cluster; frozen encoders run in evaluation mode.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -44,17 +43,9 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import client_weights, weighted_mean
+from fedray.core import Client, ClientState, Server, ServerState, StepResult
 from fedray.errors import UserError
-from fedray.models import (
-    BackboneClassifier,
-    Classifier,
-    ClassifierOutput,
-    ImageFeatures,
-    Inputs,
-    buffer_names,
-    head_tensors,
-    tensor_names,
-)
+from fedray.models import BackboneClassifier, ImageFeatures, Inputs, head_tensors, tensor_names
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 RESTARTS = 10
@@ -72,15 +63,14 @@ class FedConcat(FedAvg):
     `clusters=1` with `cluster_rounds=rounds` is FedAvg.
     """
 
-    version = 2  # encodes the images of each batch
+    version = 3  # clients keep the encoders' buffers beside their weights
     one_model = True
     dense = False
     keep_encoders = core.gift(
-        weights=core.sent(
+        encoders=core.sent(
             "weights",
             "the mean encoder of each cluster; for a cluster of one client, its own encoder",
-        ),
-        buffers=core.sent("statistics", counters=True),
+        )
     )
     """The clusters' encoders: weights and buffers, by cluster and name."""
 
@@ -99,56 +89,50 @@ class FedConcat(FedAvg):
     @property
     def rounds_in_clusters(self) -> int:
         """Return the number of rounds inside the clusters."""
-        if self.cluster_rounds is None:
-            return ceil(self.setting.rounds / 2)
-        return self.cluster_rounds
+        return self.cluster_rounds or ceil(self.setting.rounds / 2)
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    def init_server(self, server: Server) -> ServerState:
         """Return the initial weights for every cluster.
 
         Raises:
             UserError: if there are more clusters than clients, or `cluster_rounds` exceeds
                 `rounds`.
         """
-        if self.clusters > self.setting.clients:
-            raise UserError(
-                f"algorithm.clusters={self.clusters} is more than the number of clients, "
-                f"{self.setting.clients}; lower algorithm.clusters or raise data.clients"
-            )
-        if self.rounds_in_clusters > self.setting.rounds:
-            raise UserError(
-                f"algorithm.cluster_rounds={self.rounds_in_clusters} exceeds "
-                f"rounds={self.setting.rounds}; lower algorithm.cluster_rounds or raise rounds, "
-                "so that rounds remain to train the classifier"
-            )
+        for key, value, bound, limit in (
+            ("clusters", self.clusters, "data.clients", self.setting.clients),
+            ("cluster_rounds", self.rounds_in_clusters, "rounds", self.setting.rounds),
+        ):
+            if value > limit:
+                raise UserError(
+                    f"algorithm.{key}={value} exceeds {bound}={limit}; lower it or raise {bound}"
+                )
         model = super().init_server(server)["model"]
         return {"clusters": {str(g): model for g in range(self.clusters)}}
 
-    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Collect the clients' label distributions and cluster them."""
-        if len(exchange.everyone) < self.setting.clients:
+        clients, count = self.setting.clients, self.clusters
+        if len(exchange.everyone) < clients:
             raise UserError(
                 "fedconcat divides the clients into clusters before the first round, so no client "
                 "can join later; set join.clients=0"
             )
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
-        classes, clients = self.setting.num_classes, len(exchange.everyone)
+        classes = self.setting.num_classes
         points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
         for client, answer in answers.items():
             points[client] = answer.shares.numpy()
-        count, largest = self.clusters, clients
-        if self.largest is not None:
-            largest = max(int(self.largest * clients / count), ceil(clients / count))
+        bound = float("inf") if self.largest is None else int(self.largest * clients / count)
+        largest = int(min(clients, max(bound, ceil(clients / count))))
         random = exchange.server.streams.numpy("fedconcat")
-        assignment = torch.from_numpy(cluster(points, count, largest, random))
-        return {"assignment": assignment}
+        return {"assignment": torch.from_numpy(cluster(points, count, largest, random))}
 
-    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def round(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Run a round inside the clusters, or, in the third stage, a round of the classifier."""
         if exchange.server.round <= self.rounds_in_clusters:
             return super().round(state, exchange)
         if "head" not in state:
-            weight, bias = concatenate_heads(list(state["clusters"].values()))
+            weight, bias = concatenate_heads(state["clusters"].values())
             state = {**state, "head": {WEIGHT: weight, BIAS: bias}}
         has_encoders = self._has_encoders(state)
         ready = [client for client in exchange.participants if has_encoders[client]]
@@ -158,52 +142,39 @@ class FedConcat(FedAvg):
         heads = {client: upload.model for client, upload in uplinks.items()}
         return {"head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give the encoders to all clients in the third stage."""
-        server = exchange.server
-        if server.round <= self.rounds_in_clusters or self._has_encoders(state).all():
+    def give(self, state: ServerState, exchange: core.Exchange) -> ServerState:
+        """Give the encoders, the clusters' models without heads, to all in the third stage."""
+        if exchange.server.round <= self.rounds_in_clusters:
             return state
-        down = dict.fromkeys(exchange.everyone, self._encoders(state, server))
+        model = exchange.server.model
+        names = tensor_names(model) - head_tensors(model)
+        encoders = {g: select(tensors, names) for g, tensors in state["clusters"].items()}
+        down = dict.fromkeys(exchange.everyone, self.keep_encoders.down(encoders))
         return exchange.give(state, "keep_encoders", down)
 
-    def _encoders(self, state: core.ServerState, server: core.Server) -> core.Payload:
-        """Return the clusters' models without heads."""
-        buffers = buffer_names(server.model)
-        weights = tensor_names(server.model) - buffers - head_tensors(server.model)
-        parts = [
-            {g: select(model, names) for g, model in state["clusters"].items()}
-            for names in (weights, buffers)
-        ]
-        encoders: core.Payload = self.keep_encoders.down(*parts)
-        return encoders
-
-    def _has_encoders(self, state: core.ServerState) -> Tensor:
+    def _has_encoders(self, state: ServerState) -> Tensor:
         """Return the mask of clients with the encoders [N]."""
         return core.held_versions(state, "keep_encoders", self.setting) == 0
 
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
         models = [self.down(model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
-            head = self.train_head.down(state["head"])
-            has_encoders = self._has_encoders(state)
+            head, has_encoders = self.train_head.down(state["head"]), self._has_encoders(state)
             down |= {client: head for client in clients if has_encoders[client]}
         return down
 
     def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
+        self, state: ServerState, uplinks: core.Uplinks, server: Server
+    ) -> ServerState:
         """Average the uploads inside each cluster; a cluster without uploads keeps its model."""
+        groups = {client: str(g) for client, g in enumerate(state["assignment"].tolist())}
+        return {"clusters": self.group_means(state["clusters"], uplinks, groups, server)}
 
-        def group_of(client: int) -> str:
-            return str(int(state["assignment"][client]))
-
-        return {"clusters": self.mean_of_groups(state["clusters"], uplinks, group_of, server)}
-
-    def has_global_model(self, state: core.ServerState) -> bool:
+    def has_global_model(self, state: ServerState) -> bool:
         """Return True in the third stage or with a single cluster."""
         return "head" in state or self.clusters == 1
 
@@ -217,17 +188,13 @@ class FedConcat(FedAvg):
             )
         }
     )
-    def label_distribution(
-        self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[core.Tensors, core.ClientState]:
+    def label_distribution(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the shares of the classes among the client's training images."""
         counts = client.class_counts.cpu().double()
         return {"shares": counts / counts.sum()}, state
 
     @core.step(down={"model": core.sent("weights", "the mean of the participants' classifiers")})
-    def train_head(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[Any, core.ClientState]:
+    def train_head(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Train the classifier on the features of `head_batches` batches."""
         local = self.begin(client, state, down)
         count = self.head_batches * self.setting.training.batch_size
@@ -237,15 +204,13 @@ class FedConcat(FedAvg):
         local = replace(local, client=part.with_schedule(epochs=1))
         return self.finish(local, self.train(local))
 
-    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+    def begin(self, client: Client, state: ClientState, down: Any) -> core.LocalContext:
         """Load the classifier behind the encoders, or the cluster's model."""
-        if isinstance(down, self.train_head.down):
-            weights, buffers = (state.memory[name] for name in ("weights", "buffers"))
-            encoders = [{**weights[g], **buffers[g]} for g in weights]
-            model = ConcatenatedClassifier(client, encoders).to(client.device)
-            width = len(encoders) * self.setting.feature_dim
-            setting = replace(client.setting, feature_dim=width)
-            client = replace(client, setting=setting, skeleton=core.Skeleton(model))
+        if down.fields.place == self.train_head.down.place:
+            model = ConcatenatedClassifier(client, [*state.memory["encoders"].values()])
+            setting = replace(client.setting, feature_dim=model.head.in_features)
+            skeleton = core.Skeleton(model.to(client.device))
+            client = replace(client, setting=setting, skeleton=skeleton)
         return super().begin(client, state, down)
 
 
@@ -257,42 +222,30 @@ class ConcatenatedClassifier(BackboneClassifier):
         encoders: weights and buffers of each cluster's encoder.
     """
 
-    def __init__(self, client: core.Client, encoders: Sequence[Mapping[str, Tensor]]) -> None:
+    head: nn.Linear
+
+    def __init__(self, client: Client, encoders: Sequence[Mapping[str, Tensor]]) -> None:
         width = len(encoders) * client.setting.feature_dim
         super().__init__(nn.Identity(), width, width, client.setting.num_classes)
-        self._client, self._encoders = client, encoders
+        skeletons = [core.Skeleton(deepcopy(client.skeleton.model)) for _ in encoders]
+        for skeleton, encoder in zip(skeletons, encoders, strict=True):
+            skeleton.load({**skeleton.tensors, **encoder})
+        self._encoders = tuple(skeleton.model.eval() for skeleton in skeletons)  # not submodules
 
-    def forward(self, x: Inputs) -> ClassifierOutput:
+    def forward(self, x: Inputs) -> core.ClassifierOutput:
         """Compute the logits of images [B, C]."""
         with torch.no_grad():
-            models = load_encoders(self._client, self._encoders)
-            features = torch.cat([model(x).features.float() for model in models], dim=1)
-        return super().forward(ImageFeatures(features))
+            features = [encoder(x).features.float() for encoder in self._encoders]
+        return super().forward(ImageFeatures(torch.cat(features, dim=1)))
 
 
-def load_encoders(
-    client: core.Client, encoders: Sequence[Mapping[str, Tensor]]
-) -> Iterator[Classifier]:
-    """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
+def concatenate_heads(models: Iterable[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return weight [C, G d] and bias [C] of a head whose logits are the sum of G heads' logits.
 
-    The skeleton's head is unchanged, because nothing reads its logits.
+    The models have heads of weight [C, d] and bias [C].
     """
-    head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
-    for encoder in encoders:
-        yield client.load({**encoder, **head}).eval()
-
-
-def concatenate_heads(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Concatenate the clusters' heads into one head, whose logits are the sum of their logits.
-
-    Args:
-        models: G models with heads of weight [C, d] and bias [C].
-
-    Returns:
-        Weight [C, G d] and bias [C].
-    """
-    weight = torch.cat([model[WEIGHT] for model in models], dim=1)
-    return weight, torch.stack([model[BIAS] for model in models]).sum(dim=0)
+    weights, biases = zip(*((model[WEIGHT], model[BIAS]) for model in models), strict=True)
+    return torch.cat(weights, dim=1), torch.stack(biases).sum(dim=0)
 
 
 def cluster(

@@ -24,10 +24,8 @@ Deviations:
 Buffers: as in FedAvg.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -37,8 +35,8 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.config import Epochs, LearningRate
-from fedray.models import ClassifierOutput, head_tensors
+from fedray.core import Batch, ClassifierOutput, LocalContext
+from fedray.models import head_tensors
 
 
 @core.method("fedetf", "FedETF", "Li et al., ICCV 2023, arXiv:2303.10058")
@@ -53,11 +51,11 @@ class FedETF(ExtraParameters):
 
     scale: float = Field(1.0, gt=0, le=1e6)
     """s, initial value of the scale; the logits are s times cosines. Official code: 1."""
-    per_epochs: Epochs = 3
+    per_epochs: core.Epochs = 3
     """FedETF-Per: epochs on the simplex, and on the head, per alternation. Official code: 3."""
-    per_simplex_lr: LearningRate = 0.1
+    per_simplex_lr: core.LearningRate = 0.1
     """FedETF-Per: learning rate of the simplex, which plain SGD trains. Official code: 0.1."""
-    per_head_lr: LearningRate = 0.05
+    per_head_lr: core.LearningRate = 0.05
     """FedETF-Per: learning rate of the head, which the experiment's optimiser trains. Official
     code: 0.05, with momentum 0.9 and weight decay 5e-4."""
 
@@ -67,83 +65,47 @@ class FedETF(ExtraParameters):
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and scale, and a randomly rotated simplex."""
-        classes = self.setting.num_classes
-        random = server.streams.torch("fedetf")
+        classes, random = self.setting.num_classes, server.streams.torch("fedetf")
         draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
         simplex = simplex_etf(torch.linalg.qr(draw).Q).float()
         return {**super().init_server(server), "simplex": simplex}
 
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give the simplex to all clients; those that join later are tested before, too."""
-        simplex = self.keep_simplex.down(state["simplex"])
-        everyone = range(self.setting.clients)
-        return exchange.give(state, "keep_simplex", dict.fromkeys(everyone, simplex))
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        return balanced_loss(self.predict(output, local), batch.labels, local.client.class_counts)
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        counts = local.client.class_counts
-        return balanced_loss(self.scaled_logits(output, local), batch.labels, counts)
-
-    def scaled_logits(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
-        """Return the logits [B, C]: s times the cosines."""
-        cosines = corner_products(output.logits, local.state.memory["simplex"])
-        return cosines * local.extra["scale"]
-
-    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         """Return s times the cosines [B, C], without log n_i; a trained s may be negative."""
-        return self.scaled_logits(output, local)
+        return corner_products(output.logits, local.state.memory["simplex"]) * local.extra["scale"]
 
-    def fine_tune(self, local: core.LocalContext) -> Iterator[core.LocalContext]:
+    def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
         """Train locally for a round, then the simplex and the head in turn (FedETF-Per).
 
         Yields:
             The context with the client's simplex, after each of the `finetune_epochs` alternations.
         """
-        client = local.client.with_schedule(1, lr=self.setting.training.lr)
-        self.train(replace(local, client=client))
-        for turn in range(self.setting.finetune_epochs):
-            local = copy_simplex(local)
-            self._tune_simplex(local, later=2 + 2 * turn)
-            self._tune_head(local, later=3 + 2 * turn)
+        client, epochs = local.client, self.per_epochs
+        self.train(replace(local, client=client.with_schedule(1, lr=self.setting.training.lr)))
+
+        def loss(batch: Batch) -> Tensor:
+            logits = self.predict(local.model(batch.inputs), local)
+            return F.cross_entropy(logits, batch.labels)
+
+        sgd = {"lr": self.per_simplex_lr, "optimizer": core.PLAIN_SGD}
+        for turn in range(2, 2 + 2 * self.setting.finetune_epochs, 2):
+            simplex = {"simplex": local.state.memory["simplex"].clone()}
+            local = replace(local, state=local.state.with_memory(**simplex))
+            tuned = replace(local, client=client.with_schedule(turn, epochs=epochs, **sgd))
+            core.fit(replace(tuned, extra=simplex, trainable=()), loss)
+            own = client.with_schedule(turn + 1, epochs=epochs, lr=self.per_head_lr)
+            head = head_tensors(local.model)
+            core.fit(replace(local, client=own, extra={}, trainable=head), loss)
             yield local
-
-    def _tune_simplex(self, local: core.LocalContext, later: int) -> None:
-        client = local.client.with_schedule(
-            later, epochs=self.per_epochs, lr=self.per_simplex_lr, optimizer=core.PLAIN_SGD
-        )
-        simplex = {"simplex": local.state.memory["simplex"]}
-        context = replace(local, client=client, extra=simplex, trainable=())
-        core.fit(context, self._plain_loss(local))
-
-    def _tune_head(self, local: core.LocalContext, later: int) -> None:
-        client = local.client.with_schedule(later, epochs=self.per_epochs, lr=self.per_head_lr)
-        head = head_tensors(local.model)
-        context = replace(local, client=client, extra={}, trainable=head)
-        core.fit(context, self._plain_loss(local))
-
-    def _plain_loss(self, local: core.LocalContext) -> Callable[[core.Batch], Tensor]:
-        def loss(batch: core.Batch) -> Tensor:
-            return F.cross_entropy(
-                self.scaled_logits(local.model(batch.inputs), local), batch.labels
-            )
-
-        return loss
-
-
-def copy_simplex(local: core.LocalContext) -> core.LocalContext:
-    """Return the context with a trainable copy of the simplex."""
-    simplex = local.state.memory["simplex"].clone()
-    state = core.ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
-    return replace(local, state=state)
 
 
 def simplex_etf(basis: Tensor) -> Tensor:
-    """Return M^T of M = sqrt(C/(C-1)) P (I - 11^T/C): unit vectors with cosines -1/(C-1).
+    """Return M^T [C, C] of M = sqrt(C/(C-1)) P (I - 11^T/C), for an orthonormal matrix P [C, C].
 
-    Args:
-        basis: orthonormal matrix P [C, C].
-
-    Returns:
-        Matrix M^T [C, C]; row c is the vector of class c.
+    Row c is the vector of class c; the vectors have unit length and cosines -1/(C-1).
     """
     classes = len(basis)
     centred = torch.eye(classes, dtype=basis.dtype) - 1 / classes
@@ -158,12 +120,10 @@ def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
 
 
 def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """Return the cross-entropy of logits + log n_i; a class without images counts as one image.
+    """Return the cross-entropy of logits [B, C] + log n_i with the labels y [B].
 
-    Args:
-        logits: logits [B, C].
-        labels: y [B].
-        counts: class counts n_i [C]; equal counts give the plain cross-entropy.
+    n_i [C] are class counts; a class without images counts as one image. Equal counts give the
+    plain cross-entropy.
     """
     prior = counts.clamp_min(1).float().log()
     return F.cross_entropy(logits + prior, labels)

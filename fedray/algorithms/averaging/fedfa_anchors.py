@@ -4,8 +4,8 @@ Zhou et al., "FedFA: Federated Learning with Feature Anchors to Align Features a
 Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.09299.
 
     anchor loss            -> anchor_loss
-    classifier calibration -> Calibration
-    local anchors          -> MovingAnchors
+    classifier calibration -> calibration
+    local anchors          -> moved_anchors
     global anchors         -> combined_rows, mean_of (core/sums.py)
 
 The registered name contains "anchors" because another method is called FedFA too (feature
@@ -19,9 +19,7 @@ Deviations:
 Buffers: as in FedAvg.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +29,8 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import similarity_analysis
-from fedray.config import LossWeight
+from fedray.core import Batch, ClassifierOutput, LocalContext, StepResult, Trained
 from fedray.evaluation.protocols import Analysis
-from fedray.models import ClassifierOutput
 
 
 @core.method("fedfa_anchors", "FedFA (anchors)", "Zhou et al., IEEE TMC 2024, arXiv:2211.09299")
@@ -53,7 +50,7 @@ class FedFAAnchors(FedAvg):
         )
     }
 
-    lambda_: LossWeight = 1.0
+    lambda_: core.LossWeight = 1.0
     """λ, weight of the anchor loss; 0 omits the loss. FedTSP's comparison: 1; official code:
     0.1."""
     calibration_lr: float = Field(0.001, ge=0, le=1e6)
@@ -71,35 +68,31 @@ class FedFAAnchors(FedAvg):
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["anchors"])
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
-        if self.lambda_ == 0:
-            return loss
-        anchors = local.down.anchors
-        return loss + float(self.lambda_) * anchor_loss(output.features, batch.labels, anchors)
+        term = anchor_loss(output.features, batch.labels, local.down.anchors)
+        return loss + self.lambda_ * term
 
-    def client_update(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[Any, core.ClientState]:
-        """Train; calibrate the head after every batch, and move local anchors after every epoch."""
-        local = self.begin(client, state, down)
-        anchors, config = down.anchors, self.setting.training
-        calibration = Calibration(local.model.head, anchors, self.calibration_lr)
-        images = len(client.train)
-        moving = MovingAnchors(
-            anchors,
-            images - images % config.batch_size if config.drop_last else images,
-            self.anchor_momentum,
+    def train(self, local: LocalContext) -> Trained:
+        """Train, and calibrate the head after every batch."""
+        step = calibration(local.model.head, local.down.anchors, self.calibration_lr)
+        calibrate = step if self.calibration_lr else None
+        return core.fit(local, self.batch_loss(local), after_batch=calibrate)
+
+    def observe(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> None:
+        """Note the means of a batch's classes; move the local anchors after every epoch."""
+        notes, batches = local.notes, local.notes.setdefault("batches", [])
+        batches.append(
+            core.row_means(output.features.float(), batch.labels, len(local.down.anchors))
         )
+        if len(batches) == len(core.batch_sizes(len(local.client.train), self.setting.training)):
+            anchors = notes.get("anchors", local.down.anchors)
+            notes["anchors"] = moved_anchors(anchors, batches, self.anchor_momentum)
+            batches.clear()
 
-        def loss(batch: core.Batch) -> Tensor:
-            output = local.model(batch.inputs)
-            moving.add(output.features, batch.labels)
-            return self.loss(output, batch, local)
-
-        trained = core.fit(local, loss, after_batch=calibration.step)
-        update, next_state = self.finish(local, trained)
-        return {**update, "anchors": moving.anchors}, next_state
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
+        upload, state = super().finish(local, trained)
+        return {**upload, "anchors": local.notes.get("anchors", local.down.anchors)}, state
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
@@ -112,82 +105,45 @@ def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
 def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
     """Return 1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}; n_c counts the batch's images of class c.
 
-    Args:
-        features: f [B, d].
-        labels: y [B].
-        anchors: a [C, d].
+    Features f are [B, d], labels y [B], anchors a [C, d].
     """
     counts = F.one_hot(labels, len(anchors)).sum(dim=0)
     distances = (features.float() - anchors[labels]).square().sum(dim=1)
     return (distances / counts[labels]).sum() / len(anchors)
 
 
-class Calibration:
-    """Training of the head, with Adam, to classify the anchors: CE(h(a_c), c) over all C classes.
+def calibration(head: nn.Module, anchors: Tensor, lr: float) -> Callable[[], None]:
+    """Return a step that trains a head to classify anchors a [C, d]: CE(h(a_c), c) over C classes.
 
-    Args:
-        head: `Linear(d, C)`, changed in place.
-        anchors: a [C, d].
-        lr: Adam's learning rate; 0 leaves the head unchanged.
+    Adam, with this learning rate, changes the head in place. The step clears the head's gradients
+    before and after.
     """
+    adam = torch.optim.Adam(head.parameters(), lr)
+    classes = torch.arange(len(anchors), device=anchors.device)
 
-    def __init__(self, head: nn.Module, anchors: Tensor, lr: float) -> None:
-        self.head = head
-        self.anchors = anchors
-        self.classes = torch.arange(len(anchors), device=anchors.device)
-        self.adam = torch.optim.Adam(head.parameters(), lr) if lr else None
+    def step() -> None:
+        adam.zero_grad()
+        F.cross_entropy(head(anchors), classes).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        adam.zero_grad()
 
-    def step(self) -> None:
-        """Take one step; clear the head's gradients before and after."""
-        if self.adam is None:
-            return
-        self.adam.zero_grad()
-        loss = F.cross_entropy(self.head(self.anchors), self.classes)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.adam.step()
-        self.adam.zero_grad()
+    return step
 
 
-class MovingAnchors:
-    """Local anchors that move after every epoch: e_c <- momentum * e_c + (1 - momentum) * m_c.
+def moved_anchors(
+    anchors: Tensor, batches: Sequence[tuple[Tensor, Tensor]], momentum: float
+) -> Tensor:
+    """Return the local anchors [C, d] after an epoch: momentum * e_c + (1 - momentum) * m_c.
 
     m_c is the sum, over the epoch's batches, of the mean feature of class c in the batch, divided
     by the number of batches, which shrinks the means of rare classes, as in the official code.
     Anchors of classes that the epoch does not contain stay.
 
     Args:
-        anchors: initial anchors e [C, d].
-        images: number of images in an epoch.
+        anchors: e [C, d].
+        batches: mean features [C, d], zero without images, and counts [C] of each batch.
         momentum: weight of the previous anchor.
-
-    Attributes:
-        anchors: current anchors e [C, d].
     """
-
-    def __init__(self, anchors: Tensor, images: int, momentum: float) -> None:
-        self.anchors = anchors
-        self.images = images
-        self.momentum = momentum
-        self._begin()
-
-    def _begin(self) -> None:
-        self.images_added, self.batches = 0, 0
-        self.sums = torch.zeros_like(self.anchors)
-        self.holding = self.anchors.new_zeros(len(self.anchors), 1)
-
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Add a batch of features [B, d] and labels [B]; move the anchors when an epoch ends."""
-        features = features.detach().float()
-        counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
-        sums = torch.zeros_like(self.sums).index_add_(0, labels, features)
-        self.sums += sums / counts.clamp_min(1)
-        self.holding += counts > 0
-        self.images_added += len(labels)
-        self.batches += 1
-        if self.images_added == self.images:
-            self._move()
-            self._begin()
-
-    def _move(self) -> None:
-        anchors = self.momentum * self.anchors + (1 - self.momentum) * self.sums / self.batches
-        self.anchors = torch.where(self.holding > 0, anchors, self.anchors)
+    sums, counts = (sum(parts) for parts in zip(*batches, strict=True))
+    moved = momentum * anchors + (1 - momentum) * sums / len(batches)
+    return torch.where(counts.unsqueeze(1) > 0, moved, anchors)

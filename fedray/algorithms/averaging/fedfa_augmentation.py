@@ -21,8 +21,6 @@ Deviations:
 Buffers: as in FedAvg; the running means are client state, not buffers of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,15 +31,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Client, ClientState, Server, ServerState, Uplinks, method, sent
+from fedray.core import Classifier, LocalContext, Server, ServerState, StepResult, Trained, Uplinks
 from fedray.errors import UserError
-from fedray.models import Classifier, convolution_stages
+from fedray.models import convolution_stages
 
 EPS = 1e-6
 
 
-@method(
+@core.method(
     "fedfa_augmentation", "FedFA (augmentation)", "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
 )
 class FedFAAugmentation(FedAvg):
@@ -50,12 +49,12 @@ class FedFAAugmentation(FedAvg):
     version = 2  # the variance over clients in double precision
     dense = False
     down = {
-        "variances": sent(
+        "variances": core.sent(
             "statistics", "how much the channel statistics of the participants differ"
         )
     }
     up = {
-        "running": sent(
+        "running": core.sent(
             "statistics",
             "means and deviations of the client's images in every stage, without noise even with "
             "privacy",
@@ -84,34 +83,27 @@ class FedFAAugmentation(FedAvg):
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the weights; update V of every statistic that at least two clients uploaded."""
-        if not uplinks:
-            return state
-        uploads = list(uplinks.values())
-        variances = dict(state["variances"])
-        for name in sorted({name for upload in uploads for name in upload.running}):
-            means = [upload.running[name] for upload in uploads if name in upload.running]
+        variances, running = dict(state["variances"]), [one.running for one in uplinks.values()]
+        for name in sorted(set().union(*running)):
+            means = [of_client[name] for of_client in running if name in of_client]
             if len(means) > 1:
                 variances[name] = variance_over_clients(torch.stack(means))
         return {**super().server_update(state, uplinks, server), "variances": variances}
 
-    def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Any, ClientState]:
-        """Train with augmentation layers; upload the model without them."""
-        local = self.begin(client, state, down)
+    def train(self, local: LocalContext) -> Trained:
+        """Train with augmentation layers, which update the client's running means."""
+        running = local.notes["running"] = dict(local.state.memory.get("running", {}))
+        random = local.client.random("fedfa_augmentation")
         layers = AugmentationLayers(
-            self.probability,
-            self.momentum,
-            client.random("fedfa_augmentation"),
-            down.variances,
-            dict(state.memory.get("running", {})),
+            self.probability, self.momentum, random, local.down.variances, running
         )
         with layers.on(local.model):
-            trained = self.train(local)
-        update, next_state = self.finish(local, trained)
-        memory = {**next_state.memory, "running": layers.running}
-        upload = {**update, "running": layers.running}
-        return upload, ClientState(next_state.model, memory)
+            return super().train(local)
+
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
+        """Upload the model, without the layers, and the running means, and keep these."""
+        upload, state = super().finish(local, trained)
+        return {**upload, **local.notes}, state.with_memory(**local.notes)
 
 
 @dataclass
@@ -178,24 +170,15 @@ def variance_over_clients(running: Tensor) -> Tensor:
 
 
 def fusion_weights(variances: Tensor) -> Tensor:
-    """Return gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V), which sum to C.
-
-    Args:
-        variances: V [C].
-    """
+    """Return gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V), which sum to C, from V [C]."""
     g = 1 / (1 + 1 / (variances + EPS))
     return len(g) * g / g.sum()
 
 
 def augment_maps(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Return alpha * (x - mu) / sigma + beta for every channel.
+    """Return alpha * (x - mu) / sigma + beta for every channel of maps x [B, C, H, W].
 
-    Args:
-        maps: x [B, C, H, W].
-        mean: mu [B, C].
-        std: sigma [B, C].
-        alpha: the new deviations [B, C].
-        beta: the new means [B, C].
+    mu, sigma, the new deviations alpha and the new means beta are [B, C].
     """
     mean, std, alpha, beta = (value[:, :, None, None] for value in (mean, std, alpha, beta))
     return (alpha * (maps - mean) / std + beta).to(maps.dtype)

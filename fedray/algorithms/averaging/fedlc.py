@@ -18,15 +18,12 @@ Deviations:
       be infinite.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Batch, LocalContext, method
-from fedray.models import ClassifierOutput
+from fedray.core import Batch, ClassifierOutput, LocalContext, method
 
 
 @method("fedlc", "FedLC", "Zhang et al., ICML 2022, arXiv:2209.00189")
@@ -44,15 +41,9 @@ class FedLC(FedAvg):
 
 
 def calibrate(logits: Tensor, counts: Tensor, tau: float) -> Tensor:
-    """Return g_c = f_c - tau * n_{i,c}^(-1/4); a class without images counts as 1e-8 images.
+    """Return g_c = f_c - tau * n_{i,c}^(-1/4), from logits f [B, C] and class counts n_i [C].
 
-    Args:
-        logits: f [B, C].
-        counts: n_i [C].
-        tau: weight of the margins.
-
-    Returns:
-        g [B, C].
+    A class without images counts as 1e-8 images.
     """
     margins = counts.float().clamp_min(1e-8).pow(-0.25)
     return logits - tau * margins

@@ -13,8 +13,6 @@ Deviations:
 Buffers: running statistics and counters are averaged as in FedAvg, not normalised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.core import LocalContext, Server, ServerState, StepResult, Total, Trained
 from fedray.models import buffer_names
 
 
@@ -41,35 +40,26 @@ class FedNova(FedAvg):
     requires = core.Requires(sgd=True)
     up = {
         "steps": core.sent(
-            "statistics",
-            "how many steps the client took",
-            number=float,
-            combine=normalised,
+            "statistics", "how many steps the client took", number=float, combine=normalised
         )
     }
     """`steps` is a_i, the divisor of the client's update."""
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
-        update, next_state = super().finish(local, trained)
-        a_i = steps_of(trained, self.setting.training)
-        return {**update, "steps": a_i}, next_state
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
+        upload, state = super().finish(local, trained)
+        return {**upload, "steps": steps_of(trained, self.setting.training)}, state
 
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Move the model by the normalised average; average buffers as FedAvg does."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
-        steps, buffers = total["steps"], buffer_names(server.model)
-        p_a, p_by_a = (steps[name] / total["weight"] for name in ("steps", "inverse"))
-        sums = steps["trained"]
-        y = {name: sums[name] / total["weight"] for name in sums if name not in buffers}
-        weights = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
+        sums, buffers = total["steps"], buffer_names(server.model)
+        p_a, p_by_a = (float(sums[name] / total["weight"]) for name in ("steps", "inverse"))
+        y = {n: t / total["weight"] for n, t in sums["trained"].items() if n not in buffers}
+        weights = normalised_average(select(model, y), p_a, p_by_a, y)
         return {"model": select({**model, **means, **weights}, model)}
 
 
-def steps_of(trained: core.Trained, config: core.TrainingConfig) -> float:
+def steps_of(trained: Trained, config: core.TrainingConfig) -> float:
     """Return a_i of a client's training; for methods that require SGD."""
     assert isinstance(config.optimizer, core.SGD)
     sgd = config.optimizer.params
@@ -93,11 +83,8 @@ def normalised_average(
 ) -> dict[str, Tensor]:
     """Return x - (sum_i p_i a_i) * sum_i p_i (x - y_i) / a_i.
 
-    Args:
-        model: x, the global parameters.
-        steps: sum_i p_i a_i.
-        inverse: sum_i p_i / a_i.
-        trained: sum_i p_i y_i / a_i, in double precision.
+    x is the `model`, sum_i p_i a_i `steps`, sum_i p_i / a_i `inverse`, and sum_i p_i y_i / a_i
+    `trained`, in double precision.
     """
     return {
         name: (x - steps * (x.double() * inverse - trained[name])).to(x.dtype)

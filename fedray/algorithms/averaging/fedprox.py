@@ -5,15 +5,11 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv
     Eq. (2) -> proximal_term (losses.py)
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import proximal_term
-from fedray.config import LossWeight
-from fedray.core import Batch, LocalContext, method
-from fedray.models import ClassifierOutput
+from fedray.core import Batch, ClassifierOutput, LocalContext, LossWeight, method
 
 
 @method("fedprox", "FedProx", "Li et al., MLSys 2020, arXiv:1812.06127")
@@ -24,5 +20,5 @@ class FedProx(FedAvg):
     """μ, weight of the proximal term; 0 gives FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        loss, mu = super().loss(output, batch, local), self.mu
-        return loss + proximal_term(local.model, local.down.model, mu) if mu else loss
+        loss = super().loss(output, batch, local)
+        return loss + proximal_term(local.model, local.down.model, self.mu)

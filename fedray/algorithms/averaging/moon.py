@@ -15,10 +15,7 @@ Deviations:
       projector's output, as in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -26,23 +23,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.config import LossWeight, Temperature
-from fedray.core import Batch, Client, ClientState, LocalContext, Trained, method
-from fedray.models import Classifier, ClassifierOutput, Inputs
+from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
+from fedray.models import Inputs
 
 
-@method("moon", "MOON", "Li et al., CVPR 2021, arXiv:2103.16257")
+@core.method("moon", "MOON", "Li et al., CVPR 2021, arXiv:2103.16257")
 class Moon(FedAvg):
     """FedAvg with a model-contrastive loss; each client stores its previous model."""
 
     one_model = True
     dense = False
 
-    mu: LossWeight = 1.0
+    mu: core.LossWeight = 1.0
     """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to
     10."""
-    tau_moon: Temperature = 0.5
+    tau_moon: core.Temperature = 0.5
     """τ, temperature of the contrastive term. Paper: 0.5."""
     first: Literal["none", "initial"] = "none"
     """The previous model of a client whose first round is round 2 or later: none, which omits
@@ -50,47 +47,31 @@ class Moon(FedAvg):
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the supervised loss plus the contrastive term, Eq. (3)."""
-        loss = super().loss(output, batch, local)
-        previous = local.state.memory.get("previous")
+        loss, previous = super().loss(output, batch, local), local.state.memory.get("previous")
         if self.mu == 0 or previous is None:
             return loss
-        shared = {**previous, **local.down.model}
-        near = features_under(local.model, shared, batch.inputs)
+        near = features_under(local.model, {**previous, **local.down.model}, batch.inputs)
         far = features_under(local.model, previous, batch.inputs)
-        contrast = model_contrast(output.features, near, far, self.tau_moon)
-        return loss + contrast * float(self.mu)
+        return loss + self.mu * model_contrast(output.features, near, far, self.tau_moon)
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> LocalContext:
         """Load the model as FedAvg does; set a missing previous model if `first` is "initial"."""
-        local = super().begin(client, state, down)
-        is_late = client.round > 1 and "previous" not in state.memory
-        if not (self.mu and self.first == "initial" and is_late):
-            return local
-        memory = {**state.memory, "previous": client.initial()}
-        return replace(local, state=ClientState(local.state.model, memory))
+        if self.first == "initial" and client.round > 1 and "previous" not in state.memory:
+            state = state.with_memory(previous=client.initial())
+        return super().begin(client, state, down)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
         """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
-        update, next_state = super().finish(local, trained)
-        if self.mu == 0:
-            return update, next_state
-        previous = local.client.save(local.model)
-        return update, ClientState(next_state.model, {**next_state.memory, "previous": previous})
+        upload, state = super().finish(local, trained)
+        return upload, state.with_memory(previous=local.client.save(local.model))
 
 
 def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
-    """Return -log(e^{s/tau} / (e^{s/tau} + e^{r/tau})), Eq. (3).
+    """Return the batch mean of -log(e^{s/tau} / (e^{s/tau} + e^{r/tau})), Eq. (3).
 
-    s = cos(z, z_glob) and r = cos(z, z_prev).
-
-    Args:
-        features: z [B, d].
-        near: z_glob [B, d], of the global model.
-        far: z_prev [B, d], of the client's previous model.
-        tau: temperature.
-
-    Returns:
-        The mean over the batch; an image with s = r contributes ln 2.
+    s = cos(z, z_glob) and r = cos(z, z_prev), for `features` z, features z_glob under the global
+    model (`near`) and z_prev under the client's previous model (`far`), each [B, d]. An image with
+    s = r contributes ln 2.
     """
     pairs = ((features.float(), z.float()) for z in (near, far))
     cosines = torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs], dim=1)

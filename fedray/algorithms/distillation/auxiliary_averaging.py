@@ -4,8 +4,6 @@ The small model has the first architecture of `model.group`. Its initial weights
 which FedAvg of that architecture starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -16,15 +14,21 @@ from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import Weights
 from fedray.config import Tree
-from fedray.models import AUXILIARY, Classifier, ClassifierOutput, WithAuxiliary, tensor_names
+from fedray.models import AUXILIARY, WithAuxiliary, tensor_names
 
 
-class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
-    """Training of the client's model and the small model by one optimiser; tests use the former."""
+class AuxiliaryAveraging(core.AuxiliaryMethod, FedAvg):
+    """FedAvg of the small models; each client trains its own model, too, and tests it."""
 
     dense = False
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
     """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
+    official_code: ClassVar[Tree] = {
+        "algorithm.clip_norm": 10.0,
+        "shuffle": False,
+        "drop_last": True,
+    }
+    """The settings of FedTSP's repository and its data loader, chosen by `preset`."""
 
     weights: Weights = "uniform"
     """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
@@ -35,11 +39,9 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-        official = {"algorithm.clip_norm": 10.0, "shuffle": False, "drop_last": True}
-        return {"official_code": official}
+        return {"official_code": cls.official_code}
 
-    def shared(self, model: Classifier) -> frozenset[str]:
+    def shared(self, model: core.Classifier) -> frozenset[str]:
         return frozenset(name for name in tensor_names(model) if name.startswith(AUXILIARY))
 
     def init_server(self, server: core.Server) -> core.ServerState:
@@ -56,19 +58,17 @@ class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
                 if bound is not None and name in self.clipped:
                     nn.utils.clip_grad_norm_(parameters, bound)
 
-        return core.fit(
-            local,
-            lambda batch: self.loss(local.model(batch.inputs), batch, local),
-            before_step=clip,
-        )
+        return core.fit(local, self.batch_loss(local), before_step=clip)
 
 
-class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
-    """FedAvg of the small models; each client keeps its own model."""
-
-
-class MutualLearning(AuxiliaryTraining):
+class MutualLearning(AuxiliaryAveraging):
     """Training in which both models learn from labels and from each other's outputs."""
+
+    official_code: ClassVar[Tree] = {
+        **AuxiliaryAveraging.official_code,
+        "algorithm.kl": "entries",
+        "algorithm.teacher_gradients": True,
+    }
 
     kl: Literal["images", "entries"] = "images"
     """The mean of the KL divergence: images, over images (paper), or entries, over images and
@@ -77,15 +77,6 @@ class MutualLearning(AuxiliaryTraining):
     """Whether the gradients of both losses reach both models (official code); false: each model
     is trained by its own loss, with the other's outputs as constants (paper)."""
 
-    @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-        official = super().presets(experiment)["official_code"]
-        mutual = {"algorithm.kl": "entries", "algorithm.teacher_gradients": True}
-        return {"official_code": {**official, **mutual}}
-
-    def teacher(self, output: ClassifierOutput) -> ClassifierOutput:
+    def teacher(self, output: core.ClassifierOutput) -> core.ClassifierOutput:
         """Return a model's output for the other model's loss, detached by default."""
-        if self.teacher_gradients:
-            return output
-        return ClassifierOutput(output.features.detach(), output.logits.detach())
+        return output if self.teacher_gradients else output.detached()

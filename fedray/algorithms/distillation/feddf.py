@@ -24,11 +24,8 @@ Buffers: averaged as in FedAvg. Students update running statistics on public ima
 evaluation mode. Both as in the authors' code.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -37,10 +34,9 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import kl_divergence
-from fedray.algorithms.server_training import fit_on_server
-from fedray.config import LearningRate, Temperature
+from fedray.core import Server, ServerState, Uplinks
 from fedray.core.optimizers import Adam
-from fedray.models import Classifier
+from fedray.streams import torch_seeded
 
 
 @core.method("feddf", "FedDF", "Lin et al., NeurIPS 2020, arXiv:2006.07242")
@@ -60,45 +56,41 @@ class FedDF(FedAvg):
     architecture. Authors' code: at most 10,000 steps, stopped early."""
     server_batch_size: int = Field(128, ge=1, le=1_000_000)
     """Public images of a step. Authors' code: 128."""
-    server_lr: LearningRate = 0.001
+    server_lr: core.LearningRate = 0.001
     """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
     0.001."""
     clip: float | None = Field(5.0, gt=0, le=1e6)
     """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
-    temperature: Temperature = 1.0
+    temperature: core.Temperature = 1.0
     """Divisor of logits in AVGLOGITS' softmaxes. Authors' code: 1."""
 
-    def has_global_model(self, state: core.ServerState) -> bool:
+    def has_global_model(self, state: ServerState) -> bool:
         """Return True if there is one architecture."""
         return len(state["models"]) == 1
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    def init_server(self, server: Server) -> ServerState:
         """Return the initial weights of every architecture."""
         return {
             "models": {name: server.initial(name) for name in sorted(set(server.architectures))}
         }
 
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
         """Send every client the model of its architecture."""
         models = {name: self.down(model) for name, model in state["models"].items()}
         return {client: models[server.architectures[client]] for client in clients}
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the uploads of each architecture, and train the mean on the ensemble's logits."""
-        if not uplinks:
-            return state
-        group_of = server.architectures.__getitem__
-        models = self.mean_of_groups(state["models"], uplinks, group_of, server)
+        groups = dict(enumerate(server.architectures))
+        models = self.group_means(state["models"], uplinks, groups, server)
         if self.server_epochs:
             logits = self.ensemble(uplinks, server)
             models = {name: self.student(name, m, logits, server) for name, m in models.items()}
         return {"models": models}
 
-    def ensemble(self, uplinks: core.Uplinks, server: core.Server) -> Tensor:
+    def ensemble(self, uplinks: Uplinks, server: Server) -> Tensor:
         """Return the mean logits of the uploads on the public images [n, C], AVGLOGITS' teacher."""
         names = {server.architectures[client] for client in uplinks}
         learners = {name: server.learner(name, server.public) for name in names}
@@ -110,22 +102,29 @@ class FedDF(FedAvg):
         return (total / len(uplinks)).float().to(server.device)
 
     def student(
-        self, name: str, model: core.Tensors, logits: Tensor, server: core.Server
+        self, name: str, model: Mapping[str, Tensor], logits: Tensor, server: Server
     ) -> core.Tensors:
         """Return an architecture's model after AVGLOGITS' steps, from teacher logits [n, C]."""
+        learner = server.learner(
+            name,
+            server.public,
+            epochs=self.server_epochs,
+            batch_size=self.server_batch_size,
+            lr=self.server_lr,
+            clip_grad_norm=self.clip,
+            optimizer=Adam(),
+            shuffle=True,
+        )
+        seed = server.streams.entropy(f"server layers/{name}", round_=server.round)
+        with torch_seeded(seed, server.device):
+            local = core.LocalContext(learner, learner.load(model), core.ClientState({}), None)
 
-        def loss(student: Classifier, batch: core.Batch) -> Tensor:
-            found, teacher = student(batch.inputs).logits, logits[batch.positions]
-            return kl_divergence(found, teacher, temperature=self.temperature)
+            def loss(batch: core.Batch) -> Tensor:
+                found, teacher = local.model(batch.inputs).logits, logits[batch.positions]
+                return kl_divergence(found, teacher, temperature=self.temperature)
 
-        schedule: dict[str, Any] = {
-            "epochs": self.server_epochs,
-            "batch_size": self.server_batch_size,
-            "lr": self.server_lr,
-            "clip_grad_norm": self.clip,
-        }
-        fixed: dict[str, Any] = {"optimizer": Adam(), "shuffle": True, "decay": cosine}
-        return fit_on_server(server, name, model, server.public, loss, **schedule, **fixed)
+            trained = core.fit(local, loss, decay=cosine)
+        return {name: tensor.cpu() for name, tensor in trained.tensors.items()}
 
 
 def cosine(done: float) -> float:

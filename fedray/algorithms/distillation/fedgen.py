@@ -31,11 +31,7 @@ Buffers: those of the extractors are personal. The generator normalises each bat
 statistics, on the server and on clients, and has no running statistics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +42,7 @@ from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.algorithms.server_training import train_on_server
-from fedray.config import Epochs, LearningRate, LossWeight
+from fedray.core import Client, ClientState, Exchange, Server, ServerState, StepResult, Uplinks
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 from fedray.models import drawn_linear
@@ -56,8 +52,7 @@ from fedray.models import drawn_linear
 class FedGen(HeadAveraging):
     """Averaged heads, trained on generated features of all classes in addition to local images."""
 
-    down: ClassVar[Any] = {
-        "head": core.sent("weights", "the mean of the participants' heads"),
+    down = {
         "generator": core.sent("weights", "features that these heads classify as each class"),
         "counts": core.sent(
             "statistics",
@@ -67,7 +62,7 @@ class FedGen(HeadAveraging):
         ),
     }
 
-    generated_weight: LossWeight = 1.0
+    generated_weight: core.LossWeight = 1.0
     """Weight of the loss on generated features, Eq. (5); 0 gives LG-FedAvg. Paper: 1."""
     weights: Weights = "samples"
     """Client weights in the mean of heads and in the ensemble: samples, n_k/n (FedTSP's
@@ -76,17 +71,17 @@ class FedGen(HeadAveraging):
     """Width of the noise. FedTSP's comparison: 32."""
     hidden_dim: int = Field(512, ge=1, le=65536)
     """Width of the generator's hidden layer. FedTSP's comparison: 512."""
-    server_epochs: Epochs = 100
+    server_epochs: core.Epochs = 100
     """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
     comparison: 100."""
-    server_lr: LearningRate = 0.1
+    server_lr: core.LearningRate = 0.1
     """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
     clients never receive. At this rate the norm of generated features grows to many times that
     of real features, and clients' heads no longer learn; try 0.001."""
     untrained: StrictBool = False
     """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    def init_server(self, server: Server) -> ServerState:
         """Return the first client's head, and a generator with PyTorch's default initial weights.
 
         Raises:
@@ -98,88 +93,59 @@ class FedGen(HeadAveraging):
                 f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
                 "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
             )
-        return {
-            **super().init_server(server),
-            "generator": self._draw_generator(server),
-            "counts": {},
-        }
+        random, hidden = server.streams.torch("fedgen"), self.hidden_dim
+        w1, b1 = drawn_linear(self.noise_dim + self.setting.num_classes, hidden, random)
+        w2, b2 = drawn_linear(hidden, self.setting.feature_dim, random)
+        first = {"w1": w1, "b1": b1, "scale": torch.ones(hidden), "shift": torch.zeros(hidden)}
+        generator = {**first, "w2": w2, "b2": b2}
+        return {**super().init_server(server), "generator": generator, "counts": {}}
 
-    def _draw_generator(self, server: core.Server) -> core.Tensors:
-        random = server.streams.torch("fedgen")
-        classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hidden_dim
-        w1, b1 = drawn_linear(self.noise_dim + classes, hidden, random)
-        w2, b2 = drawn_linear(hidden, d, random)
-        scale, shift = torch.ones(hidden), torch.zeros(hidden)
-        return {"w1": w1, "b1": b1, "scale": scale, "shift": shift, "w2": w2, "b2": b2}
-
-    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Collect the class counts of all clients."""
-        return self._collect_counts(state, exchange)
-
-    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Collect class counts of clients that joined, or of all if images changed; run a round."""
-        if exchange.server.round in self.setting.phases:
-            state = {**state, "counts": {}}
-        return super().round(self._collect_counts(state, exchange), exchange)
-
-    def _collect_counts(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Collect the class counts of clients that have not sent theirs."""
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
-        if not unknown:
-            return state
-        replies = exchange.call("count_classes", dict.fromkeys(unknown))
+        replies = exchange.call("count_classes", dict.fromkeys(unknown)) if unknown else {}
         counted = {str(client): reply.counts for client, reply in replies.items()}
         return {**state, "counts": {**state["counts"], **counted}}
 
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Collect class counts of clients that joined, or of all if images changed; run a round."""
+        known = {} if exchange.server.round in self.setting.phases else state["counts"]
+        return super().round(self.prepare({**state, "counts": known}, exchange), exchange)
+
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
-        down = self.down(state["head"], state["generator"], self._summed_counts(state))
-        return dict.fromkeys(clients, down)
+        return super().downlink({**state, "counts": self.summed(state["counts"])}, clients, server)
 
-    def _summed_counts(self, state: core.ServerState) -> Tensor:
-        """Return the summed class counts of all clients [C]."""
+    def summed(self, counts: Mapping[str, Tensor]) -> Tensor:
+        """Return the class counts of all clients together [C]."""
         none = torch.zeros(self.setting.num_classes, dtype=torch.int64)
-        return sum(state["counts"].values(), start=none)
+        return sum(counts.values(), start=none)
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
-        """Train the generator on the participants' heads, Eq. (4), and average the heads."""
-        if not uplinks:
-            return state
-        weights, generator = client_weights(uplinks, self.weights), state["generator"]
-        if self.generated_weight and not self.untrained:
-            generator = self._train_generator(state, weights, uplinks, server)
-        heads = {client: upload.head for client, upload in uplinks.items()}
-        return {"generator": generator, "head": weighted_mean(weights, heads)}
-
-    def _train_generator(
-        self,
-        state: core.ServerState,
-        weights: Mapping[int, float],
-        uplinks: core.Uplinks,
-        server: core.Server,
-    ) -> core.Tensors:
-        """Train a copy of the generator with Adam on Eq. (4), on the server's device."""
-        device = server.device
-        heads = {
-            name: torch.stack([upload.head[name] for upload in uplinks.values()]).to(device)
-            for name in state["head"]
-        }
-        shares = torch.tensor(list(weights.values()), device=device)
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Average the heads, and train the generator with Adam on the uploaded ones, Eq. (4)."""
+        weights = client_weights(uplinks, self.weights)
+        uploaded = {client: upload.head for client, upload in uplinks.items()}
+        after = {"head": weighted_mean(weights, uploaded)}
+        if self.generated_weight == 0 or self.untrained:
+            return after
+        device, counts = server.device, self.summed(state["counts"])
         random = server.streams.torch("fedgen_server", round_=server.round)
-        counts = self._summed_counts(state)
+        stacked = core.stack_trees([*uploaded.values()])
+        heads = {name: tensor.to(device) for name, tensor in stacked.items()}
+        shares = torch.tensor([*weights.values()], device=device)
 
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
             noise, labels = (drawn.to(device) for drawn in batch)
             features = generated_features(generator, noise, labels)
             return ensemble_loss(features, labels, heads, shares)
 
-        batches = (self._draw(counts, random) for _ in range(self.server_epochs))
-        adam = partial(TorchAdam, lr=self.server_lr)
-        return train_on_server(state["generator"], loss, batches, adam, device)[0]
+        batches = (self.draw(counts, random) for _ in range(self.server_epochs))
+        initial, lr = state["generator"], self.server_lr
+        generator, _ = train_on_server(server, initial, loss, batches, lr, TorchAdam)
+        return {**after, "generator": generator}
 
-    def _draw(self, counts: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, counts: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw a batch of noise [B, n] and labels [B]."""
         size = self.setting.training.batch_size
         labels = draw_labels(counts, size, random)
@@ -195,9 +161,7 @@ class FedGen(HeadAveraging):
             )
         }
     )
-    def count_classes(
-        self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[core.Tensors, core.ClientState]:
+    def count_classes(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the client's class counts."""
         return {"counts": client.class_counts}, state
 
@@ -205,20 +169,19 @@ class FedGen(HeadAveraging):
         """Train with a batch of generated features for each batch of images, Eq. (5)."""
         if self.generated_weight == 0:
             return super().train(local)
-        client, down = local.client, local.down
-        random = client.random("fedgen")
-        config, counts = self.setting.training, down.counts.cpu()
+        client, down, supervised = local.client, local.down, self.batch_loss(local)
+        random, counts = client.random("fedgen"), down.counts.cpu()
+        config = self.setting.training
         batches = config.epochs * len(core.batch_sizes(len(client.train), config))
-        draws = [self._draw(counts, random) for _ in range(batches)]  # one transfer to the device
-        noises, targets = (torch.stack(tensors) for tensors in zip(*draws, strict=True))
-        drawn = zip(noises.to(client.device), targets.to(client.device), strict=True)
+        draws = [self.draw(counts, random) for _ in range(batches)]  # one transfer to the device
+        noises, targets = (torch.stack(t).to(client.device) for t in zip(*draws, strict=True))
+        drawn = zip(noises, targets, strict=True)
 
         def loss(batch: core.Batch) -> Tensor:
-            supervised = self.loss(local.model(batch.inputs), batch, local)
-            noise, labels = next(drawn)
+            value, (noise, labels) = supervised(batch), next(drawn)
             with torch.no_grad():
                 features = generated_features(down.generator, noise, labels)
-            return supervised + self.generated_weight * generated_loss(
+            return value + self.generated_weight * generated_loss(
                 local.model.head, features, labels
             )
 
@@ -273,9 +236,6 @@ def ensemble_loss(
 def generated_loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of the client's head on generated features, Eq. (5)'s second term.
 
-    Args:
-        head: module from features to logits; only the head receives gradients.
-        features: generated features [B, d].
-        labels: labels from which the features were generated [B].
+    Only the head, from features [B, d] to logits, receives gradients; labels are [B].
     """
     return F.cross_entropy(head(features), labels)

@@ -31,8 +31,6 @@ Buffers: those of the small model are never factorised, and are averaged like we
 the maximum. Those of the client's own model stay with the client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -43,17 +41,11 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import select
-from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
+from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
-from fedray.models import (
-    AuxiliaryOutput,
-    Classifier,
-    ClassifierOutput,
-    WithAuxiliary,
-    buffer_names,
-    undrawn_linear,
-)
+from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
+from fedray.models import AuxiliaryOutput, WithAuxiliary, buffer_names, undrawn_linear
 
 EPS = 1e-6
 
@@ -65,10 +57,11 @@ def restored(method: Any, upload: Any) -> core.Tensors:
 
 
 @core.method("fedkd", "FedKD", "Wu et al., Nature Communications 2022, arXiv:2108.13323")
-class FedKD(MutualLearning, AuxiliaryAveraging):
+class FedKD(MutualLearning):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
     version = 2  # the server's step is not factorised
+    official_code: ClassVar[Tree] = {**MutualLearning.official_code, "algorithm.compress": False}
     up: ClassVar[Any] = {
         "model": None,
         "update": core.sent(
@@ -89,12 +82,6 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
     compress: StrictBool = True
     """Whether updates are sent as factors; false: as whole tensors (FedTSP's repository)."""
 
-    @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-        official = super().presets(experiment)["official_code"]
-        return {"official_code": {**official, "algorithm.compress": False}}
-
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
         """Return both models and W_h, which maps the small model's features to the client's."""
         d = self.setting.feature_dim
@@ -110,18 +97,12 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Add the mean update to the small model; average buffers as FedAvg does."""
-        model, sums = state["model"], {**total["update"], **total["buffers"]}
-        means = core.mean_of(sums, total["weight"], model)
-        return {
-            "model": {
-                name: model[name] + mean.reshape(model[name].shape)
-                if name in total["update"]
-                else mean
-                for name, mean in means.items()
-            }
-        }
+        model, updates = state["model"], total["update"]
+        means = core.mean_of({**updates, **total["buffers"]}, total["weight"], model)
+        moved = {name: model[name] + means[name].reshape(model[name].shape) for name in updates}
+        return {"model": {**means, **moved}}
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
         assert isinstance(local.model, WithAuxiliary)
         losses = []
@@ -130,24 +111,20 @@ class FedKD(MutualLearning, AuxiliaryAveraging):
             large, small = (student, teacher) if student is output else (teacher, student)
             hidden = F.mse_loss(large.features.float(), local.model.joint(small.features).float())
             distance = kl_divergence(student.logits, teacher.logits, self.kl) + hidden
-            task, teacher_task = (
-                F.cross_entropy(o.logits, batch.labels) for o in (student, teacher)
-            )
-            losses.append(adaptive_loss(task, teacher_task, distance))
+            task, other_task = (F.cross_entropy(o.logits, batch.labels) for o in (student, teacher))
+            losses.append(adaptive_loss(task, other_task, distance))
         return losses[0] + losses[1]
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
         """Upload the change of the small model and its buffers; keep the client's own model."""
-        sent, next_state = super().finish(local, trained)
-        buffers = select(sent["model"], buffer_names(local.model))
+        upload, state = super().finish(local, trained)
+        small, buffers = upload.pop("model"), buffer_names(local.model)
         update = {
-            name: self.factors((sent["model"][name] - tensor).cpu(), local.client.round)
+            name: self.factors((small[name] - tensor).cpu(), local.client.round)
             for name, tensor in local.down.model.items()
             if name not in buffers
         }
-        return {"update": update, "buffers": buffers, "samples": sent["samples"]}, next_state
+        return {**upload, "update": update, "buffers": select(small, buffers)}, state
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
@@ -164,22 +141,14 @@ def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
 
 
 def energy(start: float, end: float, done: float) -> float:
-    """Return T(t) = T_start + (T_end - T_start) t.
-
-    Args:
-        start: T_start.
-        end: T_end.
-        done: t, the share of completed rounds, in [0, 1].
-    """
+    """Return T(t) = T_start + (T_end - T_start) t after the share t, `done`, of the rounds."""
     return start + (end - start) * done
 
 
 def energy_rank(singular: Tensor, share: float) -> int:
     """Return the smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2, else the full rank.
 
-    Args:
-        singular: sigma, descending [k].
-        share: T.
+    `singular` is sigma [k], descending; `share` is T.
     """
     squares = singular.double().square()
     enough = (squares.cumsum(0) > share * squares.sum()).nonzero()

@@ -29,8 +29,6 @@ Deviations:
 Buffers: those of a client's model are its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,7 +39,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import kl_divergence
-from fedray.config import Epochs, Temperature
+from fedray.core import Client, ClientState, Exchange, Server, ServerState, StepResult
 from fedray.errors import UserError
 
 PUBLIC_LOGITS = {
@@ -60,7 +58,7 @@ class FedMD(core.LocalTraining):
 
     public_epochs: int = Field(20, ge=0, le=10_000)
     """Epochs of transfer learning on public labels; 0: none. Authors' code: at most 20."""
-    private_epochs: Epochs = 25
+    private_epochs: core.Epochs = 25
     """Epochs of transfer learning on the client's images. Authors' code: at most 25."""
     alignment: int | None = Field(None, ge=1, le=1_000_000_000)
     """Most public images of a round; null: all. Authors' code: 5,000."""
@@ -68,10 +66,10 @@ class FedMD(core.LocalTraining):
     """Public images of a step. Authors' code: 256, or 128 for unequal clients' classes."""
     digest_by: Literal["l1", "kl"] = Field("l1", alias="digest")
     """Loss of the digestion: l1, mean absolute difference of logits (authors' code), or kl."""
-    temperature: Temperature = 1.0
+    temperature: core.Temperature = 1.0
     """T, divisor of the logits in kl."""
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    def init_server(self, server: Server) -> ServerState:
         """Check that public images have labels, if `public_epochs` needs them."""
         if self.public_epochs and not server.public.is_labelled:
             raise UserError(
@@ -80,11 +78,11 @@ class FedMD(core.LocalTraining):
             )
         return {}
 
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Have every client that has not done so start with transfer learning."""
         return exchange.give(state, "transfer", dict.fromkeys(exchange.everyone))
 
-    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         scores = exchange.call("communicate", dict.fromkeys(exchange.participants))
         if scores:
             mean = torch.stack([upload.logits for upload in scores.values()]).double().mean(0)
@@ -92,29 +90,23 @@ class FedMD(core.LocalTraining):
             exchange.call("digest", dict.fromkeys(exchange.participants, down))
         return state
 
-    def transfer(
-        self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[None, core.ClientState]:
+    def transfer(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Train on the labels of public images, then on the client's images."""
         local = self.begin(client, state, down)
         if self.public_epochs:
             public = client.training_on(client.public, "public", epochs=self.public_epochs)
             self.train(replace(local, client=public))
         private = replace(client.with_schedule(epochs=self.private_epochs), order="private")
-        return None, self.finish(local, self.train(replace(local, client=private)))[1]
+        return self.finish(local, self.train(replace(local, client=private)))
 
     @core.step(up=PUBLIC_LOGITS)
-    def communicate(
-        self, client: core.Client, state: core.ClientState, down: None
-    ) -> tuple[Any, core.ClientState]:
+    def communicate(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the logits of the round's public images."""
         logits = client.logits(self.begin(client, state, down).model, self._aligned(client))
         return {"logits": logits, "temperature": self.temperature}, state
 
     @core.step(down=PUBLIC_LOGITS)
-    def digest(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[None, core.ClientState]:
+    def digest(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Approach the consensus on public images, then train on the client's images."""
         local, schedule = self.begin(client, state, down), {"batch_size": self.digest_batch_size}
 
@@ -124,9 +116,9 @@ class FedMD(core.LocalTraining):
 
         public = client.training_on(self._aligned(client), "digest", epochs=1, **schedule)
         core.fit(replace(local, client=public), loss)
-        return None, self.finish(local, self.train(local))[1]
+        return self.finish(local, self.train(local))
 
-    def _aligned(self, client: core.Client) -> core.Samples:
+    def _aligned(self, client: Client) -> core.Samples:
         """Return the public images of a round, the same for all clients."""
         random = self.setting.streams.numpy("fedmd", round_=client.round)
         return client.public.part(random.permutation(len(client.public))[: self.alignment])

@@ -21,47 +21,36 @@ Buffers: those of the small model are averaged like weights; counters take the m
 client's own model stay with the client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
-from fedray.core import Batch, ClientState, LocalContext, Trained, method
+from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
 from fedray.errors import UserError
-from fedray.models import (
-    AuxiliaryOutput,
-    Classifier,
-    ClassifierOutput,
-    FusedWithAuxiliary,
-    WithAuxiliary,
-    undrawn_linear,
-)
+from fedray.models import AuxiliaryOutput, FusedWithAuxiliary, WithAuxiliary, undrawn_linear
 
 
-@method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
+@core.method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
 class FedMRL(AuxiliaryAveraging):
     """Fused features of an averaged small model and the client's own, classified by both heads."""
 
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary")
+    official_code: ClassVar[Tree] = {
+        **AuxiliaryAveraging.official_code,
+        "algorithm.official_bug": True,
+    }
 
     small_dim: int | None = Field(None, ge=1, le=65536)
     """d_1, width of the small model's features, at most model.feature_dim; null: a quarter of
     model.feature_dim. Official code: 128 of 512."""
     official_bug: StrictBool = False
     """Whether the trained projector is discarded after every round, as in the official code."""
-
-    @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code`, the settings of FedTSP's repository and its data loader."""
-        official = super().presets(experiment)["official_code"]
-        return {"official_code": {**official, "algorithm.official_bug": True}}
 
     def auxiliary_dim(self) -> int:
         """Return d_1.
@@ -81,28 +70,23 @@ class FedMRL(AuxiliaryAveraging):
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
         """Return both models and the projector P."""
         d = self.setting.feature_dim
-        projector = undrawn_linear(self.auxiliary_dim() + d, d)
-        return FusedWithAuxiliary(own, auxiliary, projector)
+        return FusedWithAuxiliary(own, auxiliary, undrawn_linear(self.auxiliary_dim() + d, d))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
         """Upload the small model as FedAvg does; with `official_bug`, restore the projector."""
-        update, next_state = super().finish(local, trained)
-        if not self.official_bug:
-            return update, next_state
-        before = {n: t for n, t in local.state.model.items() if n.startswith("joint.")}
-        return update, replace(next_state, model={**next_state.model, **before})
+        upload, state = super().finish(local, trained)
+        restored = local.state.model if self.official_bug else {}
+        before = {name: t for name, t in restored.items() if name.startswith("joint.")}
+        return upload, core.ClientState({**state.model, **before}, state.memory)
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:
     """Return l_F + l_G, the cross-entropies of both heads on their parts of the fused features.
 
-    Args:
-        logits: logits of the client's head on r [B, C].
-        small_logits: logits of the small model's head on r[:, :d_1] [B, C].
-        labels: class labels [B].
+    The client's head reads r, the small model's head r[:, :d_1]; logits are [B, C], labels [B].
     """
     return F.cross_entropy(logits, labels) + F.cross_entropy(small_logits, labels)

@@ -19,22 +19,20 @@ Buffers: those of the small model are averaged like weights; counters take the m
 client's own model stay with the client.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
+from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
-from fedray.core import Batch, LocalContext, method
-from fedray.models import AuxiliaryOutput, ClassifierOutput
+from fedray.core import Batch, ClassifierOutput, LocalContext, method
+from fedray.models import AuxiliaryOutput
 
 
 @method("fml", "FML", "Shen et al., 2020, arXiv:2006.16765")
-class FML(MutualLearning, AuxiliaryAveraging):
+class FML(MutualLearning):
     """Mutual learning between the client's model and a small model, which is averaged."""
 
     alpha: float = Field(0.5, ge=0, le=1)
@@ -47,11 +45,10 @@ class FML(MutualLearning, AuxiliaryAveraging):
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
-        small, hp = output.auxiliary, self
-        to_large, to_small = self.teacher(small).logits, self.teacher(output).logits
-        return mutual_loss(output.logits, to_large, batch.labels, hp.alpha, hp.kl) + mutual_loss(
-            small.logits, to_small, batch.labels, hp.beta, hp.kl
-        )
+        small, labels = output.auxiliary, batch.labels
+        to_own, to_small = self.teacher(small).logits, self.teacher(output).logits
+        own = mutual_loss(output.logits, to_own, labels, self.alpha, self.kl)
+        return own + mutual_loss(small.logits, to_small, labels, self.beta, self.kl)
 
 
 def mutual_loss(
@@ -71,4 +68,4 @@ def mutual_loss(
         over: see `kl_divergence`.
     """
     loss = weight * F.cross_entropy(logits, labels)
-    return loss if weight == 1 else loss + (1 - weight) * kl_divergence(logits, teacher, over)
+    return loss + (1 - weight) * kl_divergence(logits, teacher, over)

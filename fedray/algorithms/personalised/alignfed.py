@@ -15,8 +15,6 @@ Deviations:
       the energy's gradient shrinks with 1/C. Both reach the optimum (the simplex, if d >= C - 1).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -29,9 +27,9 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix, similarity_analysis
 from fedray.algorithms.personalised.shared_head import HeadAveraging
-from fedray.config import LossWeight, Temperature
+from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
 from fedray.evaluation.protocols import Analysis
-from fedray.models import ClassifierOutput, drawn_linear
+from fedray.models import drawn_linear
 
 
 @core.method("alignfed", "AlignFed", "Zhu et al., 2024 (FedTSP supplementary C.4)")
@@ -44,14 +42,14 @@ class AlignFed(HeadAveraging):
         targets=core.sent("prototypes", "nothing: the targets are drawn from the seed", "C d")
     )
 
-    lambda_start: LossWeight = 20.0
+    lambda_start: core.LossWeight = 20.0
     """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
-    lambda_end: LossWeight = 2.0
+    lambda_end: core.LossWeight = 2.0
     """λ_T, weight of the alignment after the last round; the weight changes geometrically from
     λ_0."""
-    temperature: Temperature = 1.0
+    temperature: core.Temperature = 1.0
     """Temperature of the cosines in the alignment loss."""
-    target_temperature: Temperature = 0.5
+    target_temperature: core.Temperature = 0.5
     """Temperature of the uniformity energy that spreads the targets."""
     target_steps: int = Field(2000, ge=1, le=10**6)
     """Number of SGD steps that spread the targets (repository: 100,000)."""
@@ -66,63 +64,45 @@ class AlignFed(HeadAveraging):
                 "or algorithm.lambda_start=0 to switch the alignment off"
             )
 
-    def init_server(self, server: core.Server) -> core.ServerState:
+    def init_server(self, server: Server) -> ServerState:
         """Return the spread targets and an initial head from the uniform distribution of heads."""
-        classes, d = server.setting.num_classes, server.setting.feature_dim
+        classes, d = self.setting.num_classes, self.setting.feature_dim
         random = server.streams.torch("alignfed")
         weight, bias = drawn_linear(d, classes, random)
         initial = torch.empty(classes, d).uniform_(-1, 1, generator=random)
         targets = spread_targets(initial, self.target_steps, self.target_temperature)
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give the targets to all clients that have joined."""
-        targets = self.keep_targets.down(state["targets"])
-        return exchange.give(state, "keep_targets", dict.fromkeys(exchange.everyone, targets))
-
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.lambda_start, self.lambda_end, done)
-        return dict.fromkeys(clients, self.down(state["head"], weight))
+        return super().downlink({**state, "weight": weight}, clients, server)
 
-    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
+    def analyse(self, state: ServerState, server: Server) -> Analysis:
         return similarity_analysis(state["targets"])
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        loss = super().loss(output, batch, local)
-        weight: float = local.down.weight
-        if weight == 0:
-            return loss
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        loss, weight = super().loss(output, batch, local), float(local.down.weight)
         targets = local.state.memory["targets"]
         logits = cosine_matrix(output.features, targets) / self.temperature
         return loss + weight * alignment_loss(logits, batch.labels, self.softmax)
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:
-    """Return the mean over points of log sum exp of their cosines; least for spread points.
+    """Return the mean over points [C, d] of log sum exp of their cosines over the temperature.
 
-    Args:
-        points: vectors of any length [C, d].
-        temperature: temperature of the cosines.
+    It is least for spread points, whose lengths do not matter.
     """
     cosines = cosine_matrix(points, points) / temperature
     return torch.logsumexp(cosines, dim=1).mean()
 
 
 def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
-    """Spread C points on the unit sphere by SGD (lr 0.1) on `uniformity`.
+    """Return unit vectors [C, d]: points spread on the sphere by SGD (lr 0.1) on `uniformity`.
 
     For d >= C - 1 the optimum is the simplex, whose cosines are -1/(C - 1).
-
-    Args:
-        initial: initial points [C, d].
-        steps: number of SGD steps.
-        temperature: temperature of the energy.
-
-    Returns:
-        Unit vectors [C, d].
     """
     points = F.normalize(initial, dim=1).requires_grad_()
     for _ in range(steps):
@@ -135,12 +115,9 @@ def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
 
 
 def schedule(start: float, end: float, done: float) -> float:
-    """Return λ_t = start * exp(ln(end/start) * t/T): geometric from start to end.
+    """Return λ_t = start * exp(ln(end/start) * t/T), geometric from start to end; `done` is t/T.
 
-    Args:
-        start: λ at t = 0; 0 switches the alignment off.
-        end: λ at t = T.
-        done: t/T, in [0, 1].
+    A start of 0 switches the alignment off.
     """
     if start == 0 or end == 0:
         return 0.0

@@ -13,15 +13,13 @@ is not part of this method.
 Buffers: those of the body are averaged as in FedAvg; the head has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
-from fedray.models import Classifier, head_tensors, tensor_names
+from fedray.models import head_tensors, tensor_names
 
 
 @core.method("fedbabu", "FedBABU", "Oh et al., ICLR 2022, arXiv:2106.06042")
@@ -31,11 +29,11 @@ class FedBABU(FedAvg):
     one_model = True
     keep_head = core.gift(head=core.sent("weights", "nothing: initial weights"))
 
-    def shared(self, model: Classifier) -> Collection[str]:
+    def shared(self, model: core.Classifier) -> Collection[str]:
         """Return the names of the body, which is the model without its head (Algorithm 1)."""
         return tensor_names(model) - head_tensors(model)
 
-    def personal(self, model: Classifier) -> Collection[str]:
+    def personal(self, model: core.Classifier) -> Collection[str]:
         """Return no names, because the client keeps the head in its memory."""
         return ()
 
@@ -43,11 +41,6 @@ class FedBABU(FedAvg):
         """Return the initial body and head."""
         head = select(server.initial(server.architecture), head_tensors(server.model))
         return {**super().init_server(server), "head": head}
-
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give the head to all clients; those that join later are tested before, too."""
-        head = self.keep_head.down(state["head"])
-        return exchange.give(state, "keep_head", dict.fromkeys(range(self.setting.clients), head))
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global body and the fixed head; only the body is trainable (Algorithm 1)."""

@@ -15,13 +15,11 @@ Buffers: running statistics and counters of normalisation layers stay with the c
 layers' parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import method
-from fedray.models import Classifier, normalisation_tensors, tensor_names
+from fedray.core import Classifier, method
+from fedray.models import normalisation_tensors, tensor_names
 
 
 @method("fedbn", "FedBN", "Li et al., ICLR 2021, arXiv:2102.07623")

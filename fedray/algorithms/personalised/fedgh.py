@@ -3,7 +3,7 @@
 Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Header", ACM Multimedia
 2023, arXiv:2303.13137.
 
-    Algorithm 1, client: local averaged representation -> mean_features
+    Algorithm 1, client: local averaged representation -> FedGH.finish
     Algorithm 1, server: generalised global header     -> header_loss, FedGH.server_update
 
 Deviations:
@@ -22,10 +22,7 @@ Deviations:
 Buffers: those of the extractors are personal; heads have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,9 +32,9 @@ from fedray.algorithms.personalised.shared_head import HeadSharing
 from fedray.algorithms.prototypes.class_prototypes import (
     CLASS_FEATURES,
     ServerTraining,
-    train_on_uploads,
+    local_prototypes,
 )
-from fedray.models import Classifier
+from fedray.core import LocalContext, Server, ServerState, StepResult, Trained, Uplinks
 
 
 @core.method("fedgh", "FedGH", "Yi et al., ACM MM 2023, arXiv:2303.13137")
@@ -47,34 +44,20 @@ class FedGH(HeadSharing, ServerTraining):
     down = {"head": core.sent("weights", "a head trained on the clients' mean class features")}
     up = CLASS_FEATURES
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
-        """Continue to train the head on the uploads; without uploads, return the same state."""
-        if not uplinks:
-            return state
-        head = train_on_uploads(state["head"], header_loss, uplinks, server, "fedgh_batches", self)
-        return {"head": head}
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Continue to train the head on the uploads."""
+        return {"head": self.train_on_uploads(state["head"], header_loss, uplinks, server)}
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
-        _, next_state = super().finish(local, trained)
-        return mean_features(local.client, local.model), next_state
-
-
-def mean_features(client: core.Client, model: Classifier) -> core.Tensors:
-    """Return the local averaged representation: the mean feature of each local class."""
-    classes, vectors, _ = client.class_means(model)
-    return {"classes": classes, "vectors": vectors}
+    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
+        _, state = super().finish(local, trained)
+        means = local_prototypes(local.client, local.model)
+        return {name: means[name] for name in CLASS_FEATURES}, state
 
 
 def header_loss(head: Mapping[str, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the cross-entropy of the head on mean features.
+    """Return the cross-entropy of a head (weight [C, d], bias [C]) on mean features.
 
-    Args:
-        head: weight [C, d] and bias [C].
-        batch: mean features [B, d] of any clients, and the class of each [B].
+    A batch has mean features [B, d] of any clients, and the class of each [B].
     """
     vectors, labels = batch
     return F.cross_entropy(F.linear(vectors, head["weight"], head["bias"]), labels)

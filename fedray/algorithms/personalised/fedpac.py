@@ -4,7 +4,7 @@ Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and 
 Collaboration", ICLR 2023, arXiv:2306.11867.
 
     Algorithm 1, client: statistics before training -> head_statistics
-    Algorithm 1, client: head, then extractor -> FedPAC.client_update
+    Algorithm 1, client: head, then extractor -> FedPAC.train
     Algorithm 1, client: alignment target -> alignment_targets
     Algorithm 1, server: bias of foreign heads -> head_bias
     Algorithm 1, server: weights of the heads -> simplex_minimum, head_weights
@@ -25,11 +25,9 @@ Deviations:
 Buffers: those of the extractor are averaged as in FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,25 +35,18 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import select
-from fedray.algorithms.prototypes.class_prototypes import prototype_loss
-from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging
-from fedray.config import LearningRate, LossWeight
-from fedray.models import Classifier, head_tensors, tensor_names
-
-
-class Prototypes(NamedTuple):
-    """Prototypes [C, d], and the mask of the classes that have one [C]."""
-
-    vectors: Tensor
-    present: Tensor
+from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
+from fedray.core import LocalContext, ServerState, StepResult
+from fedray.models import head_tensors, tensor_names
 
 
 @core.method("fedpac", "FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867")
-class FedPAC(PrototypeAveraging):
+class FedPAC(PrototypeAveraging, FedAvg):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
-    version = 2  # heads are mixed in double precision
+    version = 3  # the order in which privacy noises an upload's fields
+    dense = False
     up = {
         "head": core.sent("weights", "the client's head"),
         "means": core.sent("prototypes", "the mean features of its classes before training", "C d"),
@@ -64,79 +55,64 @@ class FedPAC(PrototypeAveraging):
     """Besides a trained extractor with prototypes: the trained head, h, the mean feature of each
     class times the class's share, before training, and V, the variance of the client's features."""
 
-    lambda_: LossWeight = 1.0
+    lambda_: core.LossWeight = 1.0
     """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
     head_epochs: int = Field(1, ge=0, le=10_000)
     """Epochs that train the head alone, before the `epochs` of the extractor; 0 leaves the head
     untrained. Paper: 1."""
-    head_lr: LearningRate = 0.1
+    head_lr: core.LearningRate = 0.1
     """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
     min_weight: float = Field(0.001, ge=0, lt=1)
     """Heads of at most this weight are excluded from a mixture; 0 includes all heads of positive
     weight. Official code: 0.001."""
 
-    def shared(self, model: Classifier) -> Collection[str]:
+    def shared(self, model: core.Classifier) -> Collection[str]:
         """Return the extractor's names; heads are uploaded, but combined for each client."""
         return tensor_names(model) - head_tensors(model)
 
-    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
+    def round(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Run one round and send the combined heads to the clients whose upload arrived."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
+        if not uplinks:
+            return state
         exchange.call("receive_head", self.combine_heads(uplinks))
         return self.server_update(state, uplinks, exchange.server)
 
     def combine_heads(self, uplinks: core.Uplinks) -> dict[int, Any]:
         """Return each participant's combined head, sum_j a_j head_j over the participants j."""
-        if not uplinks:
-            return {}
         uploads = list(uplinks.values())
         means = torch.stack([upload.means for upload in uploads])
         variances = torch.tensor([upload.variance for upload in uploads], dtype=torch.float64)
-        stacked = {
-            name: torch.stack([upload.head[name].double() for upload in uploads])
-            for name in uploads[0].head
-        }
+        stacked = core.stack_trees([upload.head for upload in uploads])
         heads: dict[int, Any] = {}
         for index, client in enumerate(uplinks):
             weights = head_weights(means, variances, index, self.min_weight)
-            mixed = {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
-            heads[client] = self.receive_head.down({n: head.float() for n, head in mixed.items()})
+            mixed = {n: torch.tensordot(weights, h.double(), 1).float() for n, h in stacked.items()}
+            heads[client] = self.receive_head.down(mixed)
         return heads
 
-    def client_update(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[Any, core.ClientState]:
-        """Compute statistics, train the head, then train the extractor with the alignment loss."""
-        local = self.begin(client, state, down)
+    def train(self, local: LocalContext) -> core.Trained:
+        """Compute statistics, train the head alone, then the extractor with the alignment loss."""
+        client, labels = local.client, local.client.train.labels.to(local.client.device)
         features = client.features(local.model, client.train)
-        labels = client.train.labels.to(client.device)
         means, variance = head_statistics(features, labels, self.setting.num_classes)
-        parameters = {name for name, _ in local.model.named_parameters()}
-        head = parameters - down.model.keys()
-        self._train_head(local, head)
-        targets = alignment_targets(down, means, labels)
-        trained = self._train_extractor(local, parameters - head, targets)
-        update, next_state = self.finish(local, trained)
-        trained_head = select(trained.tensors, head)
-        personal = {"head": trained_head, "means": means, "variance": variance}
-        return {**update, **personal}, next_state
+        local.notes.update(means=means, variance=variance)
+        head = {name for name, _ in local.model.named_parameters()} - local.down.model.keys()
+        if self.head_epochs:
+            alone = client.with_schedule(epochs=self.head_epochs, lr=self.head_lr)
+            super().train(replace(local, client=alone, trainable=head))
+        targets = alignment_targets(local.down, means, labels)
 
-    def _train_head(self, local: core.LocalContext, head: Collection[str]) -> None:
-        """Train the head alone, on the cross-entropy."""
-        if not self.head_epochs:
-            return
-        client = local.client.with_schedule(epochs=self.head_epochs, lr=self.head_lr)
-        self.train(replace(local, client=client, trainable=head))
-
-    def _train_extractor(
-        self, local: core.LocalContext, extractor: Collection[str], targets: Any
-    ) -> core.Trained:
         def loss(batch: core.Batch) -> Tensor:
-            output = local.model(batch.inputs)
-            return prototype_loss(output, batch.labels, targets, self.lambda_)
+            return prototype_loss(local.model(batch.inputs), batch.labels, targets, self.lambda_)
 
-        return core.fit(replace(local, trainable=extractor), loss)
+        return core.fit(replace(local, trainable=local.down.model.keys()), loss)
+
+    def finish(self, local: LocalContext, trained: core.Trained) -> StepResult:
+        upload, state = super().finish(local, trained)
+        head = select(trained.tensors, head_tensors(local.model))
+        return {**upload, "head": head, **local.notes}, state
 
     @core.step(
         down={
@@ -146,26 +122,22 @@ class FedPAC(PrototypeAveraging):
             )
         }
     )
-    def receive_head(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[None, core.ClientState]:
+    def receive_head(self, client: core.Client, state: core.ClientState, down: Any) -> StepResult:
         """Replace the client's head by the combined one."""
         return None, core.ClientState({**state.model, **down.head}, state.memory)
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Return the statistics of a client's features from which the head weights are computed.
+    """Return h [C, d] and V >= 0, from which the head weights are computed.
 
-    With pi_c the share of class c: h_c = pi_c * mean_c and
-    V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is (E||z||² - ||h||²) / n.
+    With pi_c the share of class c: h_c = pi_c * mean_c, zero for classes that the client does not
+    hold, and V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is
+    (E||z||² - ||h||²) / n.
 
     Args:
         features: z [n, d].
         labels: class labels [n].
         classes: C.
-
-    Returns:
-        h [C, d], zero for classes that the client does not hold, and V >= 0.
     """
     n, d = features.shape
     z, labels = features.cpu().double(), labels.cpu()  # not every accelerator has float64
@@ -175,7 +147,7 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
 
 
 def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
-    """Return the server's prototypes, completed by the client's for classes without one.
+    """Return the download with its prototypes completed by the client's for classes without one.
 
     Args:
         down: the server's prototypes; if none is present, they are returned unchanged, so that
@@ -189,7 +161,7 @@ def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
     vectors = down.vectors.where(down.present.unsqueeze(1), local)
-    return Prototypes(vectors, down.present | held)
+    return replace(down, vectors=vectors, present=down.present | held)
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:

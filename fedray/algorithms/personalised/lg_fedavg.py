@@ -16,8 +16,6 @@ Deviations:
 Buffers: those of the extractors are personal; heads have none.
 """
 
-from __future__ import annotations
-
 from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.core import method
 

@@ -1,7 +1,5 @@
 """Local: every client trains alone; many methods equal it when their own term has weight 0."""
 
-from __future__ import annotations
-
 from fedray.core import LocalTraining, method
 
 

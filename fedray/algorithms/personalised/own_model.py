@@ -1,13 +1,11 @@
 """Base class of methods that average models, and test a client with its own (pFedMe, pFedMoAP)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
-from fedray.models import Classifier, tensor_names
+from fedray.models import tensor_names
 
 
 class OwnModel(FedAvg):
@@ -15,7 +13,7 @@ class OwnModel(FedAvg):
 
     dense = False
 
-    def personal(self, model: Classifier) -> Collection[str]:
+    def personal(self, model: core.Classifier) -> Collection[str]:
         """Return all names: a client keeps its trained shared tensors, too."""
         return tensor_names(model)
 

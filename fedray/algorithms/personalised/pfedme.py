@@ -22,8 +22,6 @@ Deviations:
 Buffers: the running statistics of the personal models are averaged as in FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -36,8 +34,8 @@ from fedray import core
 from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.personalised.own_model import OwnModel
-from fedray.config import Epochs, LearningRate
-from fedray.models import Classifier, buffer_names
+from fedray.core import LocalContext, Server, ServerState, Total
+from fedray.models import buffer_names
 
 
 @core.method("pfedme", "pFedMe", "Dinh et al., NeurIPS 2020, arXiv:2006.08848")
@@ -50,9 +48,9 @@ class PFedMe(OwnModel):
     """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n."""
     lambda_: float = Field(15.0, gt=0, le=1e6)
     """λ, weight of the proximal term; large values keep personal models at w. Paper: 15."""
-    inner_steps: Epochs = 5
+    inner_steps: core.Epochs = 5
     """K, number of steps of the personal model on each batch. Paper: 5."""
-    eta: LearningRate = 0.005
+    eta: core.LearningRate = 0.005
     """η, learning rate of w, the client's copy of the global model, with η λ <= 1; personal
     models use the experiment's `lr`. Paper: 0.005."""
     beta: float = Field(1.0, gt=0, le=2)
@@ -67,34 +65,31 @@ class PFedMe(OwnModel):
                 f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
             )
 
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
-        after = super().server_step(state, total, server)
+        w, mean = state["model"], super().server_step(state, total, server)["model"]
         if self.beta == 1:
-            return after
-        w, mean = state["model"], after["model"]
+            return {"model": mean}
         weights = mean.keys() - buffer_names(server.model)
         moved = {name: torch.lerp(w[name], mean[name], self.beta) for name in weights}
-        return {**after, "model": {**mean, **moved}}
+        return {"model": {**mean, **moved}}
 
-    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> LocalContext:
         """Load the model for tests: the personal model if it exists, or the global model."""
         tested = state if self.test == "personal" else core.ClientState({}, state.memory)
         return super().begin(client, tested, down)
 
-    def train(self, local: core.LocalContext) -> core.Trained:
+    def train(self, local: LocalContext) -> core.Trained:
         """Train theta from w, and move w after theta; keep theta in the model and return w.
 
         The minimum of the loss f(theta) + lambda/2 ||theta - w||² is the Moreau envelope of f at w.
         """
         model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
+        batch_loss = self.batch_loss(local)
 
         def loss(batch: core.Batch) -> Tensor:
-            value = self.loss(model(batch.inputs), batch, local)
-            return value + proximal_term(model, w, self.lambda_)
+            return batch_loss(batch) + proximal_term(model, w, self.lambda_)
 
         trained = core.fit(
             local,
@@ -106,13 +101,7 @@ class PFedMe(OwnModel):
 
 
 @torch.no_grad()
-def outer_step(w: Mapping[str, Tensor], model: Classifier, step: float) -> None:
-    """Set w to w - eta lambda (w - theta), in place.
-
-    Args:
-        w: tensors by parameter name.
-        model: theta.
-        step: eta lambda.
-    """
+def outer_step(w: Mapping[str, Tensor], model: core.Classifier, step: float) -> None:
+    """Set w, by parameter name, to w - eta lambda (w - theta) in place; `step` is eta lambda."""
     for name, theta in model.named_parameters():
         w[name].sub_(step * (w[name] - theta))

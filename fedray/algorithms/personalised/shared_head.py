@@ -1,7 +1,5 @@
 """Base classes of methods with personal extractors and a shared head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedray import core
@@ -15,7 +13,10 @@ class HeadSharing(core.LocalTraining):
     down = {"head": core.sent("weights", "the mean of the participants' heads")}
 
     def init_server(self, server: core.Server) -> core.ServerState:
-        return {"head": initial_head(server)}
+        """Return the first client's initial head, by tensor names without the prefix "head."."""
+        architecture = server.architectures[0]
+        initial, names = server.initial(architecture), head_tensors(server.empty(architecture))
+        return {"head": {n.removeprefix("head."): t for n, t in initial.items() if n in names}}
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the client's personal extractor and the shared head."""
@@ -36,17 +37,7 @@ class HeadAveraging(HeadSharing):
         "samples": SAMPLES,
     }
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
-        _, next_state = super().finish(local, trained)
+    def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
+        _, state = super().finish(local, trained)
         head = local.client.weights(local.model.head)
-        return {"head": head, "samples": len(local.client.train)}, next_state
-
-
-def initial_head(server: core.Server) -> core.Tensors:
-    """Return the first client's initial head, by tensor names without the prefix "head."."""
-    architecture = server.architectures[0]
-    names = head_tensors(server.empty(architecture))
-    initial = server.initial(architecture)
-    return {name.removeprefix("head."): initial[name] for name in initial if name in names}
+        return {"head": head, "samples": len(local.client.train)}, state

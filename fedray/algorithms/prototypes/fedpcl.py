@@ -21,8 +21,6 @@ Deviations:
     - Gradients are not clipped; PFLlib clips them at norm 10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -31,23 +29,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import aggregate, row_means
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
     LOCAL_PROTOTYPES,
+    ClassAveraging,
     PrototypeSharing,
-    empty_prototypes,
-    with_latest,
 )
-from fedray.config import Temperature
-from fedray.models import Classifier, ClassifierOutput
+from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, Uplinks
 
 
 @core.method("fedpcl", "FedPCL", "Tan et al., NeurIPS 2022, arXiv:2209.10083")
-class FedPCL(PrototypeSharing):
+class FedPCL(PrototypeSharing, ClassAveraging):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
     requires = core.Requires(head=False)
+    proto_agg = "uniform"
     down: ClassVar[Any] = {
         **GLOBAL_PROTOTYPES,
         "sets": core.sent(
@@ -57,65 +53,51 @@ class FedPCL(PrototypeSharing):
     """The global prototypes and those of every client [N, C, d], where a class that a client does
     not hold has the global one."""
 
-    tau: Temperature = 0.07
+    tau: core.Temperature = 0.07
     """τ, temperature of both contrastive losses. Paper and FedTSP's comparison: 0.07."""
 
-    def init_server(self, server: core.Server) -> core.ServerState:
-        classes, d = server.setting.num_classes, server.setting.feature_dim
-        clients = server.setting.clients
-        return {
-            **empty_prototypes(server),
-            "sets": torch.zeros(clients, classes, d),
-            "held": torch.zeros(clients, classes, dtype=torch.bool),
-        }
+    def init_server(self, server: Server) -> ServerState:
+        state = super().init_server(server)
+        sets = torch.zeros(self.setting.clients, *state["vectors"].shape)
+        return {**state, "sets": sets, "held": torch.zeros(sets.shape[:2], dtype=torch.bool)}
 
     def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+        self, state: ServerState, clients: Sequence[int], server: Server
     ) -> core.Downlinks:
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
-        down = self.down(state["vectors"], state["present"], padded)
-        return dict.fromkeys(clients, down)
+        return super().downlink({**state, "sets": padded}, clients, server)
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Replace the participants' sets, and average each class over the clients that hold it."""
-        if not uplinks:
-            return state
-        vectors, present = aggregate(uplinks, self.setting.num_classes, "uniform")
         sets, held = state["sets"].clone(), state["held"].clone()
         for client, upload in uplinks.items():
             sets[client], held[client] = 0.0, False
             sets[client, upload.classes], held[client, upload.classes] = upload.vectors, True
-        return {**with_latest(state, vectors, present), "sets": sets, "held": held}
+        return {**super().server_update(state, uplinks, server), "sets": sets, "held": held}
 
-    def client_update(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[Any, core.ClientState]:
-        """Train if the server has prototypes; compute the client's, and keep them to predict."""
-        local = self.begin(client, state, down)
-        if not down.present.any():
-            return self.finish(local, core.Trained(client.weights(local.model), 0))
-        return self.finish(local, self.train(local))
+    def train(self, local: LocalContext) -> core.Trained:
+        """Train if the server has prototypes."""
+        if not local.down.present.any():
+            return core.Trained(local.client.weights(local.model), 0)
+        return super().train(local)
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         z, down = F.normalize(output.features.float(), dim=1), local.down
         sets = (down.vectors.unsqueeze(0), down.sets)
         l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.tau) for s in sets)
         return l_g + l_p
 
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
+    def finish(self, local: LocalContext, trained: core.Trained) -> core.StepResult:
+        """Upload the client's prototypes, and keep them to predict."""
         upload = normalised_prototypes(local.client, local.model)
-        classes = upload["classes"].cpu()
-        vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
-        present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
-        vectors[classes], present[classes] = upload["vectors"].cpu(), True
-        memory = {**local.state.memory, "vectors": vectors, "present": present}
-        return upload, core.ClientState(local.client.save(local.model), memory)
+        classes, vectors = upload["classes"].cpu(), upload["vectors"].cpu()
+        means = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
+        means = means.index_copy(0, classes, vectors)
+        present = torch.zeros(len(means), dtype=torch.bool).index_fill(0, classes, True)
+        state = core.ClientState(local.client.save(local.model), local.state.memory)
+        return upload, state.with_memory(vectors=means, present=present)
 
-    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         """Return inner products [B, C] with the client's prototypes; -inf for classes without one.
 
         A client that has not taken part has no prototypes; the result is then zero.
@@ -127,11 +109,11 @@ class FedPCL(PrototypeSharing):
         return products.masked_fill(~memory["present"], -torch.inf)
 
 
-def normalised_prototypes(client: core.Client, model: Classifier) -> dict[str, Tensor]:
+def normalised_prototypes(client: core.Client, model: core.Classifier) -> dict[str, Tensor]:
     """Return the means of the unit features of each class; the means are not normalised."""
-    features = client.features(model, client.train)
+    features = F.normalize(client.features(model, client.train), dim=1)
     labels = client.train.labels.to(features.device)
-    means, counts = row_means(F.normalize(features, dim=1), labels, client.setting.num_classes)
+    means, counts = core.row_means(features, labels, client.setting.num_classes)
     held = counts.nonzero().squeeze(1)
     return dict(zip(LOCAL_PROTOTYPES, (held, means[held], counts[held]), strict=True))
 

@@ -20,25 +20,20 @@ Deviations:
       prototype, which the paper also describes.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from fedray import core
-from fedray.algorithms.mean import ClassWeights, class_average
+from fedray.algorithms.mean import ClassWeights
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
+    ClassAveraging,
     PrototypeSharing,
-    empty_prototypes,
     prototype_loss,
-    with_latest,
 )
-from fedray.config import LossWeight
-from fedray.models import ClassifierOutput
+from fedray.core import Batch, ClassifierOutput, LocalContext, LossWeight, method
 
 
-@core.method("fedproto", "FedProto", "Tan et al., AAAI 2022, arXiv:2105.00243")
-class FedProto(PrototypeSharing):
+@method("fedproto", "FedProto", "Tan et al., AAAI 2022, arXiv:2105.00243")
+class FedProto(PrototypeSharing, ClassAveraging):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
     down = GLOBAL_PROTOTYPES
@@ -49,15 +44,6 @@ class FedProto(PrototypeSharing):
     """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
     clients that hold the class (HtFLlib)."""
 
-    def init_server(self, server: core.Server) -> core.ServerState:
-        return empty_prototypes(server)
-
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy plus the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.lambda_)
-
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
-        """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
-        return with_latest(state, *class_average(total["vectors"]))

@@ -4,7 +4,7 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
 
     Eq. (6) -> by_class, class_average (mean.py)
-    Eq. (7) -> FedProtoGlobal.loss
+    Eq. (7) -> prototype_loss (prototypes/class_prototypes.py)
 
 Deviations:
     - The weights are averaged as in FedAvg, so that a global model can be tested; the paper's
@@ -17,67 +17,25 @@ Deviations:
 Buffers: as in FedAvg.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch import Tensor
 
-from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.mean import ClassWeights, class_average
-from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    PrototypeSharing,
-    empty_prototypes,
-    local_prototypes,
-    prototype_distance,
-    with_latest,
-)
-from fedray.config import LossWeight
-from fedray.models import ClassifierOutput
+from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
+from fedray.algorithms.prototypes.fedproto import FedProto
+from fedray.core import Batch, ClassifierOutput, LocalContext, LossWeight, method
 
 
-class PrototypeAveraging(FedAvg, PrototypeSharing):
-    """FedAvg of models and of class prototypes."""
-
-    dense = False
-    down = GLOBAL_PROTOTYPES
-
-    proto_agg: ClassWeights = "weighted"
-    """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
-    clients that hold the class (most code)."""
-
-    def init_server(self, server: core.Server) -> core.ServerState:
-        return {**super().init_server(server), **empty_prototypes(server)}
-
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
-        """Average weights and prototypes; a class without uploads keeps its last prototype."""
-        prototypes = with_latest(state, *class_average(total["vectors"]))
-        return {**super().server_step(state, total, server), **prototypes}
-
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[Any, core.ClientState]:
-        update, next_state = super().finish(local, trained)
-        return {**update, **local_prototypes(local.client, local.model)}, next_state
-
-
-@core.method(
-    "fedproto_global", "FedProto, one global model", "Tan et al., AAAI 2022, arXiv:2105.00243"
-)
-class FedProtoGlobal(PrototypeAveraging):
+@method("fedproto_global", "FedProto, one global model", FedProto.paper)
+class FedProtoGlobal(PrototypeAveraging, FedAvg):
     """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
+
+    version = 2  # the order in which privacy noises an upload's fields
+    one_model = True
+    dense = False
 
     mu: LossWeight = 1.0
     """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        """Return the supervised loss plus μ times the distance to the prototypes, Eq. (7)."""
-        loss = super().loss(output, batch, local)
-        if self.mu == 0:
-            return loss
-        distance = prototype_distance(output.features.float(), batch.labels, local.down)
-        return loss + distance * self.mu
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Return the cross-entropy plus the prototype term, Eq. (7)."""
+        return prototype_loss(output, batch.labels, local.down, self.mu)

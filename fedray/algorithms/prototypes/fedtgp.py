@@ -23,10 +23,7 @@ Deviations:
     - The server's batches have the clients' batch size, as in the official code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,24 +34,23 @@ from fedray import core
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
+    ClassAveraging,
     PrototypeSharing,
     ServerTraining,
-    empty_prototypes,
     local_prototypes,
     prototype_loss,
-    train_on_uploads,
 )
-from fedray.config import LossWeight
-from fedray.models import ClassifierOutput, drawn_linear
+from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, Uplinks
+from fedray.models import drawn_linear
 
 
 @core.method("fedtgp", "FedTGP", "Zhang et al., AAAI 2024, arXiv:2401.03230")
-class FedTGP(PrototypeSharing, ServerTraining):
+class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
     down = GLOBAL_PROTOTYPES
 
-    lambda_: LossWeight = 1.0
+    lambda_: core.LossWeight = 1.0
     """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
     margin_threshold: float = Field(100.0, ge=0, le=1e6)
     """Upper bound of the margin; 0 gives a softmax of distances without margin."""
@@ -62,50 +58,40 @@ class FedTGP(PrototypeSharing, ServerTraining):
     """Whether clients upload the prototypes of their weights before training (official
     code)."""
 
-    def init_server(self, server: core.Server) -> core.ServerState:
-        classes, d = server.setting.num_classes, server.setting.feature_dim
+    def init_server(self, server: Server) -> ServerState:
+        classes, d = self.setting.num_classes, self.setting.feature_dim
         random = server.streams.torch("fedtgp")
         embedding = torch.randn(classes, d, generator=random)
         (w1, b1), (w2, b2) = drawn_linear(d, d, random), drawn_linear(d, d, random)
         generator = {"embedding": embedding, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
-        return {"generator": generator, **empty_prototypes(server)}
+        return {**super().init_server(server), "generator": generator}
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Train the generator on the uploaded prototypes, and generate all C prototypes."""
-        if not uplinks:
-            return state
         means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
         margin = adaptive_margin(means[present], self.margin_threshold)
 
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
-            vectors, labels = batch
-            return F.cross_entropy(
-                margin_logits(vectors, labels, trained_prototypes(generator), margin), labels
-            )
+            logits = margin_logits(*batch, trained_prototypes(generator), margin)
+            return F.cross_entropy(logits, batch[1])
 
-        generator = train_on_uploads(
-            state["generator"], loss, uplinks, server, "fedtgp_batches", self
-        )
+        generator = self.train_on_uploads(state["generator"], loss, uplinks, server)
         on_device = {name: tensor.to(server.device) for name, tensor in generator.items()}
-        return {
-            "generator": generator,
-            "vectors": trained_prototypes(on_device).cpu(),
-            "present": torch.ones_like(state["present"]),
-        }
+        vectors = trained_prototypes(on_device).cpu()
+        return {"generator": generator, "vectors": vectors, "present": torch.ones_like(present)}
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         return prototype_loss(output, batch.labels, local.down, self.lambda_)
 
-    def client_update(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[Any, core.ClientState]:
-        """Train, and upload the prototypes of the weights after training; with `stale`, before."""
-        before = local_prototypes(client, client.load(state.model)) if self.stale else None
-        local = self.begin(client, state, down)
-        trained, after = self.finish(local, self.train(local))
-        return before or trained, after
+    def train(self, local: LocalContext) -> core.Trained:
+        """Train; with `stale`, note the prototypes of the weights before training."""
+        if self.stale:
+            local.notes.update(local_prototypes(local.client, local.model))
+        return super().train(local)
+
+    def finish(self, local: LocalContext, trained: core.Trained) -> core.StepResult:
+        upload, state = super().finish(local, trained)
+        return local.notes or upload, state
 
 
 def trained_prototypes(generator: Mapping[str, Tensor]) -> Tensor:
@@ -115,16 +101,13 @@ def trained_prototypes(generator: Mapping[str, Tensor]) -> Tensor:
 
 
 def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Return negative distances, plus the margin for the label's class, Eq. (10).
+    """Return negative distances [B, C], plus the margin for the label's class, Eq. (10).
 
     Args:
         vectors: uploaded prototypes [B, d].
         labels: the class of each uploaded prototype [B].
         prototypes: the server's prototypes [C, d].
         margin: delta, added to the distance from the prototype of the label's class.
-
-    Returns:
-        Logits [B, C].
     """
     # This mode is exact, needs no tensor of size B x C x d, and has gradient 0 at distance 0.
     distance = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
@@ -134,9 +117,8 @@ def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: f
 def adaptive_margin(means: Tensor, threshold: float) -> float:
     """Return the margin: the largest distance to the nearest other class mean, bounded, Eq. (9).
 
-    Args:
-        means: unweighted mean prototypes of the present classes [c, d].
-        threshold: tau, the upper bound.
+    `means` are the unweighted mean prototypes of the present classes [c, d]; `threshold` is tau,
+    the upper bound.
     """
     if len(means) < 2:
         return 0.0

@@ -3,7 +3,7 @@
 Yan et al., "On the Importance of Language-driven Representation Learning for Heterogeneous
 Federated Learning", ICLR 2025.
 
-    Eq. (6) -> cosines
+    Eq. (6) -> cosine_matrix  (losses.py)
     Eq. (7) -> text_contrast
 
 The text embeddings T are sent once, before the first round; the model has no classifier. In
@@ -28,8 +28,6 @@ Deviations:
       below the trained part stay frozen and are computed once.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch
@@ -41,138 +39,13 @@ from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import cosine_matrix
-from fedray.config import Temperature
+from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
 from fedray.language.trainable import TowerShape, class_embeddings
-from fedray.models import ClassifierOutput
 
 Denominator = Literal["all", "negatives"]
-WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
-
-
 Blocks = Annotated[int, Field(ge=0, le=1000)] | Literal["all"]
-
-
+WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 OF_NAMES = "nothing about clients: embeddings of the classes' names"
-
-
-@core.method("fedglcl", "FedGLCL", "Yan et al., ICLR 2025")
-class FedGLCL(FedAvg):
-    """FedAvg of image encoders that are trained contrastively with text embeddings."""
-
-    one_model = True
-    requires = core.Requires(text="plain", head=False)
-    keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
-    """T, the classes' text embeddings of unit length [C, V]."""
-
-    tau: Temperature = 0.07
-    """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
-    denominator: Denominator = "all"
-    """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
-    printed)."""
-
-    def init_server(self, server: core.Server) -> core.ServerState:
-        """Return the initial weights and T.
-
-        Raises:
-            UserError: if `model.feature_dim` is not the width of the text encoder.
-        """
-        text = server.tower.frozen_prototypes(of_unit_length=True)
-        server.check_width(text)
-        return {**super().init_server(server), "text": text}
-
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give T to all clients; those that join later are tested before, too."""
-        text = self.keep_text.down(state["text"])
-        return exchange.give(state, "keep_text", dict.fromkeys(range(self.setting.clients), text))
-
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        """Return the contrast of images with texts, Eq. (7)."""
-        delta = cosines(output.features, self.text(local))
-        return text_contrast(delta, batch.labels, self.tau, self.denominator)
-
-    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
-        """Return the cosines with all text embeddings as logits."""
-        return cosines(output.features, self.text(local))
-
-    def text(self, local: core.LocalContext) -> Tensor:
-        """Return the client's current T [C, V]."""
-        vectors: Tensor = local.state.memory["text"]
-        return vectors
-
-
-@core.method("fedglcl_l", "FedGLCL-L", FedGLCL.paper)
-class FedGLCLTrainedText(FedGLCL, ExtraParameters):
-    """FedGLCL-L: clients also train the text encoder or its last layers (FedGLCL Table 4).
-
-    Cost: a block of BERT-base has 7.1 million parameters, which are 28 MB of upload and of download
-    for every client and round. The whole tower has 86 million (340 MB), without the embeddings of
-    tokens that no text contains. Every batch passes the texts of all classes forward and backward
-    through the trained part.
-    """
-
-    one_model = True
-    stacks = False  # transformers' BERT does not run under vmap
-    keep_inputs = core.gift(
-        hidden=core.sent("text_embeddings", OF_NAMES, "texts tokens w"),
-        words=core.sent("statistics", "", "texts tokens", dtype=torch.int64),
-        mask=core.sent("statistics", "", "texts tokens", dtype=torch.bool),
-        shape=core.sent("statistics", "", "numbers", dtype=torch.float64),
-    )
-    """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
-    requires = core.Requires(text=True, head=False)
-
-    blocks: Blocks = "all"
-    """Number of last blocks of the text encoder that are trained, with its projection if it has
-    one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
-    minilm, bert, align."""
-
-    def extra_parameters(self) -> dict[str, Tensor]:
-        """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""
-        width = self.setting.feature_dim
-        return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
-
-    def init_server(self, server: core.Server) -> core.ServerState:
-        """Return the initial weights, including those of the trained part of the text encoder.
-
-        Raises:
-            UserError: if the encoder cannot be trained in part.
-        """
-        state = super().init_server(server)
-        if self.blocks == 0:
-            return state
-        tower = server.tower.trainable(None if self.blocks == "all" else self.blocks)
-        whole = tower.start.dim() == 2  # `start` holds tokens; else outputs of the blocks below
-        inputs = {
-            "hidden": torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
-            "words": tower.start if whole else torch.zeros_like(tower.mask).long(),
-            "mask": tower.mask,
-            "shape": tower.shape.numbers(),
-        }
-        return {**state, "extra": dict(tower.tensors), "inputs": inputs}
-
-    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give T and the inputs of the trained blocks to all clients."""
-        state = super().give(state, exchange)
-        if self.blocks == 0:
-            return state
-        inputs = self.keep_inputs.down(**state["inputs"])
-        everyone = range(self.setting.clients)
-        return exchange.give(state, "keep_inputs", dict.fromkeys(everyone, inputs))
-
-    def text(self, local: core.LocalContext) -> Tensor:
-        """Return T [C, V], computed by the trained part for every batch."""
-        if self.blocks != 0:
-            memory = local.state.memory
-            source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
-            start, mask = (memory[name] for name in (source, "mask"))
-            return class_embeddings(local.extra, start, mask, TowerShape.of(memory["shape"]))
-        weight, bias = local.extra[WEIGHT], local.extra[BIAS]
-        return F.linear(super().text(local), weight, bias)
-
-
-def cosines(features: Tensor, text: Tensor) -> Tensor:
-    """Return delta_j = cos(I, T_j) [B, C] of features I [B, V] and texts T [C, V], Eq. (6)."""
-    return cosine_matrix(features, text)
 
 
 def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:
@@ -191,3 +64,94 @@ def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denomi
     target = F.one_hot(labels, logits.shape[1]).bool()
     log_sum = torch.logsumexp(logits.masked_fill(target, -torch.inf), dim=1)
     return (log_sum - logits[target]).mean()
+
+
+@core.method("fedglcl", "FedGLCL", "Yan et al., ICLR 2025")
+class FedGLCL(FedAvg):
+    """FedAvg of image encoders that are trained contrastively with text embeddings."""
+
+    one_model = True
+    requires = core.Requires(text="plain", head=False)
+    keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
+    """T, the classes' text embeddings of unit length [C, V]."""
+
+    tau: core.Temperature = 0.07
+    """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
+    denominator: Denominator = "all"
+    """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
+    printed)."""
+
+    def init_server(self, server: Server) -> ServerState:
+        """Return the initial weights and T."""
+        text = server.tower.frozen_prototypes(of_unit_length=True)
+        server.check_width(text)
+        return {**super().init_server(server), "text": text}
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Return the contrast of images with texts, Eq. (7)."""
+        return text_contrast(self.predict(output, local), batch.labels, self.tau, self.denominator)
+
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+        """Return the cosines with all text embeddings as logits, Eq. (6)."""
+        return cosine_matrix(output.features, self.text(local))
+
+    def text(self, local: LocalContext) -> Tensor:
+        """Return the client's current T [C, V]."""
+        vectors: Tensor = local.state.memory["text"]
+        return vectors
+
+
+@core.method("fedglcl_l", "FedGLCL-L", FedGLCL.paper)
+class FedGLCLTrainedText(FedGLCL, ExtraParameters):
+    """FedGLCL-L: clients also train the text encoder or its last layers (FedGLCL Table 4).
+
+    Cost: a block of BERT-base has 7.1 million parameters, which are 28 MB of upload and of download
+    for every client and round. The whole tower has 86 million (340 MB), without the embeddings of
+    tokens that no text contains. Every batch passes the texts of all classes forward and backward
+    through the trained part.
+    """
+
+    version = 2  # the form of the server's state
+    one_model = True
+    stacks = False  # transformers' BERT does not run under vmap
+    requires = core.Requires(text=True, head=False)
+    keep_inputs = core.gift(
+        hidden=core.sent("text_embeddings", OF_NAMES, "texts tokens w"),
+        words=core.sent("statistics", "", "texts tokens", dtype=torch.int64),
+        mask=core.sent("statistics", "", "texts tokens", dtype=torch.bool),
+        shape=core.sent("statistics", "", "numbers", dtype=torch.float64),
+    )
+    """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
+
+    blocks: Blocks = "all"
+    """Number of last blocks of the text encoder that are trained, with its projection if it has
+    one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
+    minilm, bert, align."""
+
+    def extra_parameters(self) -> dict[str, Tensor]:
+        """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""
+        width = self.setting.feature_dim
+        return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
+
+    def init_server(self, server: Server) -> ServerState:
+        """Return the initial weights, including those of the trained part of the text encoder."""
+        state = super().init_server(server)
+        if self.blocks == 0:
+            return state
+        tower = server.tower.trainable(None if self.blocks == "all" else self.blocks)
+        start, mask, is_whole = tower.start, tower.mask, tower.start.dim() == 2
+        inputs = {  # `start` holds tokens, or outputs of the blocks below
+            "hidden": torch.zeros(*mask.shape, 1) if is_whole else start,
+            "words": start if is_whole else torch.zeros_like(mask).long(),
+            "mask": mask,
+            "shape": tower.shape.numbers(),
+        }
+        return {**state, **inputs, "extra": dict(tower.tensors)}
+
+    def text(self, local: LocalContext) -> Tensor:
+        """Return T [C, V], computed by the trained part for every batch."""
+        memory, extra = local.state.memory, local.extra
+        if self.blocks == 0:
+            return F.linear(super().text(local), extra[WEIGHT], extra[BIAS])
+        start = memory["hidden" if memory["hidden"].shape[2] > 1 else "words"]
+        return class_embeddings(extra, start, memory["mask"], TowerShape.of(memory["shape"]))

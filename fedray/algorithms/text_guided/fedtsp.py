@@ -24,10 +24,7 @@ Deviations:
     - The width of features is that of the text encoder; paper and code have no projection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,40 +35,180 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.mean import ClassWeights, class_average
-from fedray.algorithms.prototypes.class_prototypes import (
-    LOCAL_PROTOTYPES,
-    PrototypeSharing,
-    local_prototypes,
-)
+from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.server_training import train_on_server
-from fedray.config import LearningRate, LossWeight, Temperature, Tree
-from fedray.core.optimizers import TorchSGD
+from fedray.config import Tree
+from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Total
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
-from fedray.models import ClassifierOutput
 from fedray.storage.metric import Metric
 
-UNTRAINED = "text_similarity_untrained"
-"""The matrix of the prototypes before the first server step."""
-PROMPT_TRAINING = ("prompt_lr", "server_dir", "learn_tau", "init_order")
-"""Hyper-parameters of the training of prompts."""
 FEW = 10
 """The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
+
+
+def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
+    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
+
+    Features f_i(x) are [B, d], labels [B], text prototypes [C, d], including absent classes.
+    """
+    return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
+
+
+def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float = 1) -> Tensor:
+    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
+
+    This is the loss of FedTSP+L2 (supplementary F), which has no τ.
+    """
+    normal = F.normalize(features.float(), dim=1, eps=1e-8)
+    return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
+
+
+def server_loss(text: Tensor, image: Tensor, log_scale: Tensor, direction: str) -> Tensor:
+    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
+
+    Both are those of the present classes [c, d]; `log_scale` is ln(1/τ). The direction "t2i" has
+    one row per text and a denominator over images (paper), "i2t" one row per image and a
+    denominator over texts (official code).
+    """
+    logits = cosine_matrix(text, image) * log_scale.exp()
+    diagonal = torch.arange(len(text), device=text.device)
+    return F.cross_entropy(logits if direction == "t2i" else logits.T, diagonal)
 
 
 @core.method("fedtsp", "FedTSP", "Wu et al., CVPR 2026, arXiv:2503.13543")
 class FedTSP(PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
+    requires = core.Requires(text=True)
     down = {
-        "vectors": core.sent(
-            "prototypes", "text prototypes trained towards the clients' mean class features", "C d"
-        ),
+        "vectors": core.sent("prototypes", "texts trained towards the clients' class means", "C d"),
         "tau": core.sent("statistics", number=float),
     }
     """Text prototypes [C, d], not normalised, and the temperature."""
-    requires = core.Requires(text=True)
+
+    lambda_: core.LossWeight = 7.0
+    """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
+    tau: core.Temperature = 0.01
+    """τ, temperature of Eqs. (7) and (8). Initial value of the official code."""
+    learn_tau: StrictBool = False
+    """Whether 1/τ is trained together with the prompts (official code)."""
+    prompt_length: int | None = Field(None, ge=0, le=512)
+    """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
+    classes and 10 for more, but 1 if a text is shorter."""
+    server_epochs: int | None = Field(None, ge=0, le=10_000)
+    """E_s, steps of the prompts per round. null: the paper's, 1 up to 10 classes, 20 for more."""
+    prompt_lr: core.LearningRate = 0.01
+    """Learning rate of the prompts' SGD. Official code: 0.01."""
+    past_text: StrictBool = False
+    """Whether prompts may replace end token and padding of a shorter text (official code)."""
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class in Eq. (6): weighted, by samples (paper), or uniform (official code)."""
+    server_dir: Literal["t2i", "i2t"] = "t2i"
+    """Direction of Eq. (7): t2i, each text against all images (paper), or i2t (official code)."""
+    init_order: Literal["paper", "code"] = "paper"
+    """First step: paper, prompts train on untrained models' prototypes, or code, clients train."""
+    align: Literal["cosine", "l2"] = "cosine"
+    """Alignment loss: cosine, Eq. (8), or l2, normalised vectors (FedTSP+L2, supplementary F)."""
+
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Return `official_code`, the authors' settings, and `paper`, the printed equations."""
+        switches = {"past_text": True, "server_dir": "i2t", "learn_tau": True, "init_order": "code"}
+        official = {f"algorithm.{name}": value for name, value in switches.items()}
+        official |= {"algorithm.proto_agg": "uniform", "shuffle": False, "drop_last": True}
+        if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
+            official["text.encoder.bert_compat"] = True
+        return {"official_code": official, "paper": {}}
+
+    def switched_off(self) -> Mapping[str, str]:
+        off = ["server_epochs", "past_text"] if self.prompt_length == 0 else []
+        if off or self.server_epochs == 0:
+            off += ["prompt_lr", "server_dir", "learn_tau", "init_order"]
+        return dict.fromkeys(off, "no prompts are trained")
+
+    @property
+    def steps(self) -> int:
+        """E_s; 0 without prompts."""
+        chosen = 1 if self.setting.num_classes <= FEW else 20
+        chosen = chosen if self.server_epochs is None else self.server_epochs
+        return 0 if self.prompt_length == 0 else chosen
+
+    def length(self, server: Server) -> int:
+        """Return m."""
+        if self.prompt_length is not None:
+            return self.prompt_length
+        is_few = self.setting.num_classes <= FEW
+        return 10 if not is_few and (self.past_text or server.tower.shortest_text >= 10) else 1
+
+    def texts(self, prompts: Tensor, server: Server, present: Tensor) -> Tensor:
+        """Return text prototypes [c, d] of present classes, with prompts [C, m, d'], Eq. (4)."""
+        classes = None if present.all() else present.nonzero().squeeze(1)
+        return server.tower.prototypes(prompts.to(server.device), self.past_text, classes)
+
+    @torch.no_grad()
+    def init_server(self, server: Server) -> ServerState:
+        """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes."""
+        m, absent = self.length(server), torch.zeros(self.setting.num_classes, dtype=torch.bool)
+        state = {**super().init_server(server), "log_scale": -torch.tensor(self.tau).log()}
+        if m > 0:
+            width, random = server.tower.token_width, server.streams.torch("prompts")
+            state["prompts"] = initial_prompts(len(absent), m, width, random)
+            text = self.texts(state["prompts"], server, ~absent)
+        else:
+            text = server.tower.frozen_prototypes()
+        server.check_width(text)
+        state |= dict.fromkeys(("vectors", "first", "sent"), text.cpu())
+        image, loss = torch.zeros_like(text, device="cpu"), torch.zeros(())
+        return {**state, "image": image, "present": absent, "loss": loss}
+
+    def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
+        """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
+        if self.init_order == "code" or not self.steps:
+            return state
+        down = core.taken(self.untrained_prototypes.down, state)
+        total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
+        return self.server_step(state, total, exchange.server) if total else state
+
+    @core.step(up=PrototypeSharing.up)
+    def untrained_prototypes(self, client: Client, state: ClientState, down: Any) -> StepResult:
+        """Upload the prototypes of the untrained model."""
+        return local_prototypes(client, self.begin(client, state, down).model), state
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        tau = float(torch.exp(-state["log_scale"]))
+        return super().downlink({**state, "tau": tau}, clients, server)
+
+    def loss(
+        self, output: core.ClassifierOutput, batch: core.Batch, local: core.LocalContext
+    ) -> Tensor:
+        """Return the cross-entropy plus λ R, Eq. (2)."""
+        loss, (text, tau) = super().loss(output, batch, local), (local.down.vectors, local.down.tau)
+        align = normalised_l2_loss if self.align == "l2" else semantic_prototype_loss
+        return loss + self.lambda_ * align(output.features, batch.labels, text, tau)
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """Average by Eq. (6), take E_s steps on Eq. (7), and update the texts with uploads."""
+        image, present = class_average(total["vectors"])
+        after = {**super().server_step(state, total, server), "image": image, "present": present}
+        after["sent"] = state["vectors"]
+        if not self.steps:
+            return after
+        targets, log_scale = (t.to(server.device) for t in (image[present], state["log_scale"]))
+
+        def loss(trained: core.Tensors, _: int) -> Tensor:
+            text = self.texts(trained["prompts"], server, present)
+            return server_loss(text, targets, trained.get("log_scale", log_scale), self.server_dir)
+
+        initial = {name: state[name] for name in ("prompts", *["log_scale"] * self.learn_tau)}
+        steps, lr = range(self.steps), self.prompt_lr
+        trained, value = train_on_server(server, initial, loss, steps, lr)
+        with torch.no_grad():
+            text = self.texts(trained["prompts"], server, present).cpu()
+        vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
+        return {**after, **trained, "loss": value, "vectors": vectors}
+
     analysis_metrics: ClassVar[Sequence[Metric]] = (
         Metric("tau", "number", None, None),
         Metric("retrieval_top1", on="train"),
@@ -79,234 +216,20 @@ class FedTSP(PrototypeSharing):
         Metric("agreement_{coefficient}", "correlation", None, None),
     )
 
-    lambda_: LossWeight = 7.0
-    """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
-    tau: Temperature = 0.01
-    """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
-    none."""
-    learn_tau: StrictBool = False
-    """Whether 1/τ is trained together with the prompts (official code)."""
-    prompt_length: int | None = Field(None, ge=0, le=512)
-    """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
-    classes and 10 for more, but 1 if a text is shorter."""
-    server_epochs: int | None = Field(None, ge=0, le=10_000)
-    """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
-    for more."""
-    prompt_lr: LearningRate = 0.01
-    """Learning rate of the prompts' SGD. Official code: 0.01."""
-    past_text: StrictBool = False
-    """Whether prompts may replace the end token and padding of a text that is shorter than the
-    prompts (official code)."""
-    proto_agg: ClassWeights = "weighted"
-    """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
-    (official code)."""
-    server_dir: Literal["t2i", "i2t"] = "t2i"
-    """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
-    against all texts (official code)."""
-    init_order: Literal["paper", "code"] = "paper"
-    """First step: paper, prompts are trained on the prototypes of untrained models, or code,
-    clients train (official code)."""
-    align: Literal["cosine", "l2"] = "cosine"
-    """Alignment loss: cosine, Eq. (8), or l2, on normalised vectors (FedTSP+L2, supplementary
-    F)."""
+    def analyse(self, state: ServerState, server: Server) -> Analysis:
+        """Return τ, server loss, retrieval (supplementary I.2), and agreement with the first texts.
 
-    @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Return `official_code` and `paper`.
-
-        The first has the authors' settings, data loader and text encoder; the second has the
-        printed equations, which are the defaults.
+        Agreement follows supplementary I.1. The matrices are cosines of the texts, before round 1
+        those of the first texts, too.
         """
-        official: Tree = {
-            "algorithm.past_text": True,
-            "algorithm.proto_agg": "uniform",
-            "algorithm.server_dir": "i2t",
-            "algorithm.learn_tau": True,
-            "algorithm.init_order": "code",
-            "shuffle": False,
-            "drop_last": True,
-        }
-        if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
-            official["text.encoder.bert_compat"] = True
-        return {"official_code": official, "paper": {}}
-
-    def switched_off(self) -> Mapping[str, str]:
-        off: dict[str, str] = {}
-        if self.prompt_length == 0:
-            off = dict.fromkeys(("server_epochs", "past_text"), "there are no prompts")
-        if self.prompt_length == 0 or self.server_epochs == 0:
-            off |= dict.fromkeys(PROMPT_TRAINING, "no prompts are trained")
-        return off
-
-    def init_server(self, server: core.Server) -> core.ServerState:
-        """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
-
-        Raises:
-            UserError: if `model.feature_dim` is not the width of the text encoder, or m > 0 and
-                the encoder has no tokens.
-        """
-        m, tower = self._prompt_length(server), server.tower
-        state = {"log_scale": -torch.tensor(self.tau).log()}
-        if m > 0:
-            random = server.streams.torch("prompts")
-            classes = self.setting.num_classes
-            state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
-        vectors = self._initial_prototypes(state, server)
-        server.check_width(vectors)
-        return {
-            **state,
-            **dict.fromkeys(("vectors", "first", "sent"), vectors),
-            "image": torch.zeros_like(vectors),
-            "present": torch.zeros(len(vectors), dtype=torch.bool),
-            "loss": torch.zeros(()),
-        }
-
-    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
-        if self.init_order == "code" or not self._trains_prompts:
-            return state
-        down = self.first_download(state, exchange.server)
-        total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        return FedTSP.server_step(self, state, total, exchange.server) if total else state
-
-    def first_download(self, state: core.ServerState, server: core.Server) -> core.Payload | None:
-        """Return the download that restores a client's untrained model; None if not needed."""
-        return None
-
-    def downlink(
-        self, state: core.ServerState, clients: Sequence[int], server: core.Server
-    ) -> core.Downlinks:
-        tau = float(torch.exp(-state["log_scale"]))
-        return super().downlink({**state, "tau": tau}, clients, server)
-
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
-        """Average by Eq. (6), take E_s steps on Eq. (7), and update the texts with uploads."""
-        image, present = class_average(total["vectors"])
-        after = {"image": image, "present": present, "sent": state["vectors"]}
-        if not self._trains_prompts:
-            return after
-        device, names = server.device, ["prompts", *["log_scale"] * self.learn_tau]
-        rows = present.to(device)
-        targets = image.to(device)[rows]
-        log_scale = state["log_scale"].to(device)
-
-        def loss(trained: core.Tensors, _: int) -> Tensor:
-            text = self._encode(trained["prompts"], rows, server)
-            scale = trained.get("log_scale", log_scale)
-            return server_loss(text, targets, scale, self.server_dir)
-
-        sgd, steps = partial(TorchSGD, lr=self.prompt_lr), range(self._server_epochs)
-        initial = {name: state[name] for name in names}
-        trained, value = train_on_server(initial, loss, steps, sgd, device)
-        with torch.no_grad():
-            text = self._encode(trained["prompts"].to(device), rows, server).cpu()
-        vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
-        return {**after, **trained, "loss": value, "vectors": vectors}
-
-    @property
-    def _trains_prompts(self) -> bool:
-        return self.prompt_length != 0 and self._server_epochs > 0
-
-    @property
-    def _server_epochs(self) -> int:
-        few = self.setting.num_classes <= FEW
-        return (1 if few else 20) if self.server_epochs is None else self.server_epochs
-
-    def _prompt_length(self, server: core.Server) -> int:
-        if self.prompt_length is not None:
-            return self.prompt_length
-        if self.setting.num_classes <= FEW:
-            return 1
-        return 10 if self.past_text or server.tower.shortest_text >= 10 else 1
-
-    @torch.no_grad()
-    def _initial_prototypes(self, state: core.ServerState, server: core.Server) -> Tensor:
-        """Return the text prototypes [C, d] before the first step."""
-        tower = server.tower
-        if self.prompt_length == 0:
-            return tower.frozen_prototypes().cpu()
-        return tower.prototypes(state["prompts"].to(server.device), self.past_text).cpu()
-
-    def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
-        """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
-        classes = None if present.all() else present.nonzero().squeeze(1)
-        return server.tower.prototypes(prompts, self.past_text, classes)
-
-    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
-        """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.
-
-        Retrieval follows supplementary I.2, agreement with the first text prototypes I.1. Before
-        round 1, the matrices include the similarity of the first text prototypes.
-        """
-        similarity = cosine_matrix(state["vectors"], state["vectors"])
-        first = cosine_matrix(state["first"], state["first"])
-        metrics = {"tau": float(torch.exp(-state["log_scale"]))}
-        if bool(state["present"].any()):
-            present = state["present"]
+        now, first = (cosine_matrix(state[name], state[name]) for name in ("vectors", "first"))
+        metrics, present = {"tau": float(torch.exp(-state["log_scale"]))}, state["present"]
+        if present.any():
             cosines = cosine_matrix(state["sent"][present], state["image"][present])
             metrics["retrieval_top1"] = retrieval_top1(cosines)
             metrics["server_loss"] = float(state["loss"])
-        if len(similarity) > 2:
-            pearson, spearman = matrix_agreement(first, similarity)
-            metrics |= {"agreement_pearson": pearson, "agreement_spearman": spearman}
-        untrained = {UNTRAINED: first} if server.round == 0 else {}
-        return Analysis(metrics, {"text_similarity": similarity, **untrained})
-
-    @core.step(up=LOCAL_PROTOTYPES)
-    def untrained_prototypes(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> tuple[core.Tensors, core.ClientState]:
-        """Upload the prototypes of the untrained model."""
-        return local_prototypes(client, self.begin(client, state, down).model), state
-
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        """Return the cross-entropy plus λ R, Eq. (2); with λ = 0, R is not computed."""
-        loss = super().loss(output, batch, local)
-        if self.lambda_ == 0:
-            return loss
-        text = local.down.vectors
-        if self.align == "l2":
-            term = normalised_l2_loss(output.features, batch.labels, text)
-        else:
-            term = semantic_prototype_loss(output.features, batch.labels, text, local.down.tau)
-        return loss + self.lambda_ * term
-
-
-def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
-    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
-
-    Args:
-        features: f_i(x) [B, d].
-        labels: class labels [B].
-        text: text prototypes [C, d], including absent classes.
-        tau: τ.
-    """
-    return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
-
-
-def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
-    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
-
-    This is the loss of FedTSP+L2 (supplementary F).
-    """
-    normal = F.normalize(features.float(), dim=1, eps=1e-8)
-    return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
-
-
-def server_loss(
-    text: Tensor, image: Tensor, log_scale: Tensor, direction: Literal["t2i", "i2t"]
-) -> Tensor:
-    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
-
-    Args:
-        text: text prototypes of the present classes [c, d].
-        image: aggregated image prototypes of the same classes [c, d].
-        log_scale: ln(1/τ), a scalar.
-        direction: "t2i" has one row per text and a denominator over images (paper); "i2t" one row
-            per image and a denominator over texts (official code).
-    """
-    logits = cosine_matrix(text, image) * log_scale.exp()
-    diagonal = torch.arange(len(text), device=text.device)
-    return F.cross_entropy(logits if direction == "t2i" else logits.T, diagonal)
+        if len(now) > 2:
+            names = ("agreement_pearson", "agreement_spearman")
+            metrics |= zip(names, matrix_agreement(first, now), strict=True)
+        untrained = {"text_similarity_untrained": first} if server.round == 0 else {}
+        return Analysis(metrics, {"text_similarity": now, **untrained})

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedray.models.architectures import backbone
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 
-@backbone("mlp", raw=128)
+@architecture("mlp", raw=128)
 def _mlp(channels: int, image_size: int) -> nn.Sequential:
     """One hidden layer of 128, for 8x8 digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, 128), relu())
 
 
-@backbone("cnn2", raw=128, min_image_size=4, channels_last=True)
+@architecture("cnn2", raw=128, min_image_size=4, channels_last=True)
 def _cnn2(channels: int, image_size: int) -> nn.Sequential:
     """Two 3x3 convolutions and a layer of 128, for a laptop."""
     return nn.Sequential(
@@ -30,7 +30,7 @@ def _cnn2(channels: int, image_size: int) -> nn.Sequential:
     )
 
 
-@backbone("cnn3", raw=128, min_image_size=4, channels_last=True)
+@architecture("cnn3", raw=128, min_image_size=4, channels_last=True)
 def _cnn3(channels: int, image_size: int) -> nn.Sequential:
     """Three 3x3 convolutions with batch norm and a global mean, for a laptop."""
     return nn.Sequential(
@@ -46,7 +46,7 @@ def _cnn3(channels: int, image_size: int) -> nn.Sequential:
     )
 
 
-@backbone(
+@architecture(
     "cnn4",
     raw=512,
     paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",

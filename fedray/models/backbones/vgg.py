@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedray.models.architectures import backbone
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 _CHANNELS, _POOLED = (64, 128, 256, 256, 512, 512, 512, 512), (0, 1, 3, 5, 7)
 """Output channels of each convolution; the convolutions that a max-pool follows."""
 
 
-@backbone(
+@architecture(
     "vgg11",
     raw=512,
     paper="Simonyan & Zisserman, ICLR 2015, arXiv:1409.1556",

@@ -18,8 +18,6 @@ from fedray.language.names import check_words
 PHOTO = "a photo of a {}."
 PHOTO_WORDS = 4
 """Words of `PHOTO` before the class name."""
-MOST_SUBSETS = 32
-"""Maximal number of cached subsets of classes: those of some clients and of tests."""
 
 
 def check_distinct(encoder: OpenClipText, names: Sequence[str]) -> tuple[str, ...]:
@@ -59,24 +57,9 @@ class ClassTexts:
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
-        self._subsets: dict[Sequence[int], ClassTexts] = {}
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def class_subset(self, classes: Sequence[int]) -> ClassTexts:
-        """Return the texts of some classes, in this order, cut to the longest of them.
-
-        The last `MOST_SUBSETS` results are cached.
-        """
-        texts = self._subsets.pop(classes, None)
-        if texts is None:
-            names = [self.names[c] for c in classes]
-            texts = ClassTexts(self.encoder, names, self.template, self.key)
-        self._subsets[classes] = texts
-        if len(self._subsets) > MOST_SUBSETS:
-            del self._subsets[next(iter(self._subsets))]
-        return texts
 
     def encode(
         self,
@@ -105,26 +88,18 @@ class ClassTexts:
         length = context.shape[-2]
         if length > self._replaceable:
             raise self._too_long(length)
+        encoder, start = self.encoder, self.embeddings[:1, :1]
         groups = context if context.dim() == 3 else context.unsqueeze(0)
-        features = unit(self._encode(groups, length, deep, weights, branches))
-        return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
-
-    def _encode(
-        self,
-        groups: Tensor,
-        length: int,
-        deep: Sequence[Tensor],
-        weights: Changes,
-        branches: Branches,
-    ) -> Tensor:
-        encoder = self.encoder
         if encoder.shares_prefixes and not branches:
-            start = self.embeddings[:1, :1].expand(len(groups), -1, -1)
-            prefixes = torch.cat([start, groups.to(start.dtype)], dim=1)
+            starts = start.expand(len(groups), -1, -1)
+            prefixes = torch.cat([starts, groups.to(start.dtype)], dim=1)
             suffixes = self.embeddings[:, 1 + length :]
-            return encoder.encode_after(prefixes, suffixes, self.tokens, deep, weights)
-        inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
-        return encoder.encode(inserted, tokens, deep, weights, branches)
+            features = encoder.encode_after(prefixes, suffixes, self.tokens, deep, weights)
+        else:
+            inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
+            features = encoder.encode(inserted, tokens, deep, weights, branches)
+        features = unit(features)
+        return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
 
     def _repeated(self, groups: int) -> Tokens:
         tokens = self.tokens
