@@ -10,7 +10,6 @@ published.py  recompute the pages of published tables
 methods.py    docs/methods/
 notebooks.py  docs/notebooks/
 privacy.py    docs/privacy.md
-settings.py   docs/settings.md
 sets.py       the tables of public data sets and weights in docs/own-data.md
 papers.py     docs/papers.md
 results.py    the summary in docs/results.md, and pages of tables taken into docs/results/

@@ -73,26 +73,19 @@ class Given:
         state: this state, or the first one, on the device.
         down: the download on the device.
         guards: notice a step that writes into them.
+        is_empty: whether the state has no tensor.
     """
 
     before: core.ClientState | None
     state: core.ClientState
     down: core.Payload | None
     guards: Sequence[ReadOnly]
-
-    @property
-    def is_empty(self) -> bool:
-        """Return True if the state has no tensor."""
-        return _is_empty(self.state)
+    is_empty: bool
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
         for guard in self.guards:
             guard.check()
-
-
-def _is_empty(state: core.ClientState) -> bool:
-    return not (state.model or state.memory)
 
 
 def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
@@ -115,7 +108,7 @@ def _kept(
     """
     if after is given.state and given.before is not None:
         return given.before
-    if given.before is None and given.is_empty and _is_empty(after):
+    if given.before is None and given.is_empty and not (after.model or after.memory):
         return None
     tree = make_contiguous(_parts(after))
     return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
@@ -167,9 +160,13 @@ class StepContexts:
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        read = self._first(context) if state is None else state
+        read = state
+        if read is None:
+            known = self._empty
+            read = known[context.id] if context.id in known else self._first(context)
         placed, guards = self._download(down)
-        if not _is_empty(read):
+        is_empty = not (read.model or read.memory)
+        if not is_empty:
             if self.device.type != "cpu":
                 blocks = self._arrived.get(id(state)) or moved_to(
                     tensor_blocks(_parts(read)), self.device
@@ -177,7 +174,7 @@ class StepContexts:
                 arrived = iter(blocks)
                 read = core.ClientState(**map_blocks(lambda _: next(arrived), _parts(read)))
             guards = *guards, ReadOnly("the client's state", _parts(read))
-        return Given(state, read, placed, guards)
+        return Given(state, read, placed, guards, is_empty)
 
     @contextmanager
     def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
@@ -283,11 +280,9 @@ class StepContexts:
 
     def _first(self, context: core.Client) -> core.ClientState:
         """Return the state of a client before its first step."""
-        if context.id in self._empty:
-            return self._empty[context.id]
         with counted():  # building the first state is no work of a step
             state = self.assembly.algorithm.init_client(context)
-        if _is_empty(state):
+        if not (state.model or state.memory):
             self._empty[context.id] = state
         return core.ClientState(**map_blocks(aligned, _parts(state)))
 
