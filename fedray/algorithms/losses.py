@@ -42,11 +42,8 @@ def kl_divergence(
 ) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(logits / T)), in float32 under autocast too.
 
-    Args:
-        logits: logits of the student [B, C].
-        teacher: logits of the teacher [B, C].
-        over: "images" divides the sum by B; "entries" by B * C.
-        temperature: T; the result is not multiplied by T².
+    Logits are [B, C]. The sum is divided by B, the "images", or by B * C, the "entries"; it is not
+    multiplied by T².
     """
     log_p, log_q = (F.log_softmax(x.float() / temperature, dim=1) for x in (teacher, logits))
     divergence = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)

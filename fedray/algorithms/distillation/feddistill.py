@@ -61,10 +61,6 @@ class FedDistill(ClassAveraging):
     gamma: core.LossWeight = 1.0
     """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
 
-    def class_width(self) -> int:
-        """Return C, the width of outputs."""
-        return self.setting.num_classes
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         loss, targets = super().loss(output, batch, local), F.softmax(local.down.vectors, dim=1)
         present = local.down.present

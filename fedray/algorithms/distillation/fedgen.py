@@ -47,6 +47,9 @@ from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 from fedray.models import drawn_linear
 
+OF_ALL = "how many images of each class all clients have together"
+OF_CLIENT = "how many images of each class the client has"
+
 
 @core.method("fedgen", "FedGen", "Zhu et al., ICML 2021, arXiv:2105.10056")
 class FedGen(HeadAveraging):
@@ -54,12 +57,7 @@ class FedGen(HeadAveraging):
 
     down = {
         "generator": core.sent("weights", "features that these heads classify as each class"),
-        "counts": core.sent(
-            "statistics",
-            "how many images of each class all clients have together",
-            "C",
-            dtype=torch.int64,
-        ),
+        "counts": core.sent("statistics", OF_ALL, "C", dtype=torch.int64),
     }
 
     generated_weight: core.LossWeight = 1.0
@@ -84,8 +82,7 @@ class FedGen(HeadAveraging):
     def init_server(self, server: Server) -> ServerState:
         """Return the first client's head, and a generator with PyTorch's default initial weights.
 
-        Raises:
-            UserError: if `batch_size` is 1, because one sample has no batch statistics.
+        A `batch_size` of 1 is refused, because one sample has no batch statistics.
         """
         size = self.setting.training.batch_size
         if self.generated_weight and size < 2:
@@ -151,16 +148,7 @@ class FedGen(HeadAveraging):
         labels = draw_labels(counts, size, random)
         return torch.empty(size, self.noise_dim).uniform_(generator=random), labels
 
-    @core.step(
-        up={
-            "counts": core.sent(
-                "statistics",
-                "how many images of each class the client has",
-                "C",
-                dtype=torch.int64,
-            )
-        }
-    )
+    @core.step(up={"counts": core.sent("statistics", OF_CLIENT, "C", dtype=torch.int64)})
     def count_classes(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the client's class counts."""
         return {"counts": client.class_counts}, state
@@ -181,31 +169,25 @@ class FedGen(HeadAveraging):
             value, (noise, labels) = supervised(batch), next(drawn)
             with torch.no_grad():
                 features = generated_features(down.generator, noise, labels)
-            return value + self.generated_weight * generated_loss(
-                local.model.head, features, labels
-            )
+            term = generated_loss(local.model.head, features, labels)
+            return value + self.generated_weight * term
 
         return core.fit(local, loss)
 
 
 def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
-    """Draw labels y ~ p(y) [B], where p(y) is the share of class y among all clients' images.
+    """Draw B = `size` labels y ~ p(y), the share of class y among all clients' images.
 
-    Args:
-        counts: number of images of each class [C].
-        size: B.
-        random: a generator on the CPU.
+    `counts` are the numbers of images of each class [C]; the generator is on the CPU.
     """
     return torch.multinomial(counts.double(), size, replacement=True, generator=random)
 
 
 def generated_features(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
-    """Return G(z, y) [B, d]: linear, batch norm, ReLU, linear; in float32 under autocast too.
+    """Return G(z, y) [B, d] from noise z [B, n]: linear, batch norm, ReLU, linear.
 
-    Args:
-        generator: w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d].
-        noise: z [B, n].
-        labels: y [B].
+    The generator has w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d]. It
+    computes in float32 under autocast too.
     """
     with torch.autocast(noise.device.type, enabled=False):
         classes = generator["w1"].shape[1] - noise.shape[1]
@@ -221,11 +203,8 @@ def ensemble_loss(
 ) -> Tensor:
     """Return the cross-entropy of sum_k p_k h_k(G(z, y)) with y, Eq. (4).
 
-    Args:
-        features: generated features [B, d].
-        labels: y [B].
-        heads: weight [K, C, d] and bias [K, C] of the participants' heads.
-        shares: p_k [K]; 1/K in the paper.
+    Generated features are [B, d]; the participants' heads have weight [K, C, d] and bias [K, C];
+    `shares` are p_k [K], 1/K in the paper.
     """
     weight, bias = heads["weight"], heads["bias"]
     logits = F.linear(features, weight.flatten(0, 1), bias.flatten())  # [B, K·C]
@@ -234,8 +213,5 @@ def ensemble_loss(
 
 
 def generated_loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of the client's head on generated features, Eq. (5)'s second term.
-
-    Only the head, from features [B, d] to logits, receives gradients; labels are [B].
-    """
+    """Return the cross-entropy of a client's head on generated features, second term of Eq. (5)."""
     return F.cross_entropy(head(features), labels)

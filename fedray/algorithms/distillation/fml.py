@@ -60,12 +60,7 @@ def mutual_loss(
 ) -> Tensor:
     """Return weight * CE + (1 - weight) * D_KL(teacher || model), L_local and L_meme.
 
-    Args:
-        logits: logits of the student [B, C].
-        teacher: logits of the other model [B, C].
-        labels: class labels [B].
-        weight: α or β, in [0, 1].
-        over: see `kl_divergence`.
+    The weight is α or β; the other model's logits [B, C] are the teacher. See `kl_divergence`.
     """
     loss = weight * F.cross_entropy(logits, labels)
     return loss + (1 - weight) * kl_divergence(logits, teacher, over)

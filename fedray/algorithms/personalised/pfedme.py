@@ -24,6 +24,7 @@ Buffers: the running statistics of the personal models are averaged as in FedAvg
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -91,12 +92,8 @@ class PFedMe(OwnModel):
         def loss(batch: core.Batch) -> Tensor:
             return batch_loss(batch) + proximal_term(model, w, self.lambda_)
 
-        trained = core.fit(
-            local,
-            loss,
-            repeat=self.inner_steps,
-            after_batch=lambda: outer_step(w, model, self.eta * self.lambda_),
-        )
+        move = partial(outer_step, w, model, self.eta * self.lambda_)
+        trained = core.fit(local, loss, repeat=self.inner_steps, after_batch=move)
         return replace(trained, tensors={**trained.tensors, **w})
 
 

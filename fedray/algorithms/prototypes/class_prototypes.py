@@ -29,9 +29,7 @@ CLASS_FEATURES = {
 LOCAL_PROTOTYPES = {
     **CLASS_FEATURES,
     "vectors": replace(CLASS_FEATURES["vectors"], combine=by_class),
-    "counts": core.sent(
-        "statistics", "how many images of each class it has", "c", dtype=torch.int64
-    ),
+    "counts": core.sent("statistics", "how many images it has of each", "c", dtype=torch.int64),
 }
 """The same with the client's number of training samples of each class [c]."""
 PRESENT = core.sent("statistics", "", "C", dtype=torch.bool)
@@ -55,13 +53,10 @@ class ClassAveraging(core.LocalTraining):
 
     proto_agg: ClassWeights
 
-    def class_width(self) -> int:
-        """Return the width of the vectors."""
-        return self.setting.feature_dim
-
     def init_server(self, server: Server) -> ServerState:
-        """Return zero vectors [C, d], and no class present."""
-        vectors = torch.zeros(self.setting.num_classes, self.class_width())
+        """Return zero vectors, [C, d] or as declared, and no class present."""
+        sizes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
+        vectors = torch.zeros([sizes[axis] for axis in self.down.declared["vectors"].axes.split()])
         present = torch.zeros(len(vectors), dtype=torch.bool)
         return {**super().init_server(server), "vectors": vectors, "present": present}
 
@@ -105,16 +100,10 @@ def local_prototypes(client: core.Client, model: core.Classifier) -> dict[str, T
 def prototype_loss(
     output: core.ClassifierOutput, labels: Tensor, prototypes: Any, weight: float
 ) -> Tensor:
-    """Return cross-entropy + λ * distance of features to their classes' prototypes, Eq. (7).
+    """Return cross-entropy + λ * distance of features [B, d] to their classes' prototypes, Eq. (7).
 
     The distance is a mean squared error over batch and width. A sample whose class has no prototype
-    counts as zero (FedProto's index set).
-
-    Args:
-        output: features [B, d] and logits [B, C].
-        labels: class labels [B].
-        prototypes: the server's `vectors` [C, d], and `present` [C].
-        weight: λ.
+    counts as zero (FedProto's index set). `prototypes` has `vectors` [C, d] and `present` [C].
     """
     features, present = output.features.float(), prototypes.present[labels].unsqueeze(1)
     targets = torch.where(present, prototypes.vectors[labels], features)

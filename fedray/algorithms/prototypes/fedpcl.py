@@ -46,9 +46,7 @@ class FedPCL(PrototypeSharing, ClassAveraging):
     proto_agg = "uniform"
     down: ClassVar[Any] = {
         **GLOBAL_PROTOTYPES,
-        "sets": core.sent(
-            "prototypes", "every client's class means, to every other client", "N C d"
-        ),
+        "sets": core.sent("prototypes", "every client's class means, to every client", "N C d"),
     }
     """The global prototypes and those of every client [N, C, d], where a class that a client does
     not hold has the global one."""
@@ -123,13 +121,8 @@ def prototype_contrast(
 ) -> Tensor:
     """Return the mean over batch and S sets of -log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}).
 
-    Args:
-        z: unit features [B, d].
-        labels: y [B].
-        sets: prototypes [S, C, d].
-        present: mask of the classes that have a prototype [C]. Sums exclude other classes, and an
-            image of another class counts as zero.
-        tau: temperature.
+    z are unit features [B, d], the sets of prototypes [S, C, d]. Sums exclude classes that are not
+    `present` [C], and an image of such a class counts as zero.
     """
     with torch.autocast(z.device.type, enabled=False):  # autocast would multiply in bfloat16
         logits = torch.einsum("bd,scd->sbc", z.float(), sets) / tau
