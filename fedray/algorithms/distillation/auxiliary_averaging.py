@@ -31,8 +31,7 @@ class AuxiliaryAveraging(core.AuxiliaryMethod, FedAvg):
     """The settings of FedTSP's repository and its data loader, chosen by `preset`."""
 
     weights: Weights = "uniform"
-    """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
-    n_k/n."""
+    """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
     clip_norm: float | None = Field(None, gt=0, le=1e6)
     """Largest norm of each model's gradient; `clip_grad_norm` bounds the norm over both models.
     null: no bound (paper). Official code: 10."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import by_class
-from fedray.algorithms.prototypes.class_prototypes import PRESENT, ClassAveraging
+from fedray.algorithms.prototypes.class_prototypes import ClassAveraging
 from fedray.core import Batch, ClassifierOutput, LocalContext
 
 
@@ -44,7 +44,6 @@ class FedDistill(ClassAveraging):
             "class, its own outputs",
             axes="C C",
         ),
-        "present": PRESENT,
     }
     up = {
         "classes": core.sent(

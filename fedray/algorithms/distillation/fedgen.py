@@ -70,8 +70,7 @@ class FedGen(HeadAveraging):
     hidden_dim: int = Field(512, ge=1, le=65536)
     """Width of the generator's hidden layer. FedTSP's comparison: 512."""
     server_epochs: core.Epochs = 100
-    """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
-    comparison: 100."""
+    """Steps of the generator per round, each on `batch_size` labels. FedTSP's comparison: 100."""
     server_lr: core.LearningRate = 0.1
     """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
     clients never receive. At this rate the norm of generated features grows to many times that

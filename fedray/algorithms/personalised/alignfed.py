@@ -45,8 +45,7 @@ class AlignFed(HeadAveraging):
     lambda_start: core.LossWeight = 20.0
     """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
     lambda_end: core.LossWeight = 2.0
-    """λ_T, weight of the alignment after the last round; the weight changes geometrically from
-    λ_0."""
+    """λ_T, weight of the alignment after the last round; it changes geometrically from λ_0."""
     temperature: core.Temperature = 1.0
     """Temperature of the cosines in the alignment loss."""
     target_temperature: core.Temperature = 0.5

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.algorithms.mean import ClassWeights
 from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
 from fedray.core import LocalContext, ServerState, StepResult
 from fedray.models import head_tensors, tensor_names
@@ -57,6 +58,8 @@ class FedPAC(PrototypeAveraging, FedAvg):
     """Besides a trained extractor with prototypes: the trained head, h, the mean feature of each
     class times the class's share, before training, and V, the variance of the client's features."""
 
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's prototypes: weighted, by samples (paper), or uniform, by clients (code)."""
     lambda_: core.LossWeight = 1.0
     """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
     head_epochs: int = Field(1, ge=0, le=10_000)

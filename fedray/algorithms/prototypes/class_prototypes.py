@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,20 +29,9 @@ CLASS_FEATURES = {
 LOCAL_PROTOTYPES = {
     **CLASS_FEATURES,
     "vectors": replace(CLASS_FEATURES["vectors"], combine=by_class),
-    "counts": core.sent("statistics", "how many images it has of each", "c", dtype=torch.int64),
+    "counts": core.sent("statistics", "how many images of each class", "c", dtype=torch.int64),
 }
 """The same with the client's number of training samples of each class [c]."""
-PRESENT = core.sent("statistics", "", "C", dtype=torch.bool)
-GLOBAL_PROTOTYPES = {
-    "vectors": core.sent(
-        "prototypes",
-        "the mean features of every class over the clients; if one client alone holds a class, its "
-        "own mean features",
-        "C d",
-    ),
-    "present": PRESENT,
-}
-"""The server's prototypes [C, d], zero for absent classes, and the mask of those present [C]."""
 
 
 class ClassAveraging(core.LocalTraining):
@@ -51,6 +40,16 @@ class ClassAveraging(core.LocalTraining):
     A class without uploads keeps its last mean.
     """
 
+    down: ClassVar[Any] = {
+        "vectors": core.sent(
+            "prototypes",
+            "the mean features of every class over the clients; if one client alone holds a class, "
+            "its own mean features",
+            "C d",
+        ),
+        "present": core.sent("statistics", "", "C", dtype=torch.bool),
+    }
+    """The server's vectors, zero for absent classes, and the mask of those present [C]."""
     proto_agg: ClassWeights
 
     def init_server(self, server: Server) -> ServerState:
@@ -83,13 +82,7 @@ class PrototypeSharing(core.LocalTraining):
 
 
 class PrototypeAveraging(PrototypeSharing, ClassAveraging):
-    """Averaging of class prototypes beside models; clients receive both."""
-
-    down = GLOBAL_PROTOTYPES
-
-    proto_agg: ClassWeights = "weighted"
-    """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
-    clients that hold the class (most code)."""
+    """Averaging of class prototypes, which clients upload and receive."""
 
 
 def local_prototypes(client: core.Client, model: core.Classifier) -> dict[str, Tensor]:
@@ -117,14 +110,12 @@ class ServerTraining(core.Algorithm):
     """A method whose server trains on uploaded mean features (FedGH, FedTGP)."""
 
     server_epochs: core.Epochs = 100
-    """Number of passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100;
-    FedGH's paper: 1."""
+    """Passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100; FedGH: 1."""
     server_batch_size: int | None = Field(None, ge=1, le=10**6)
     """Number of uploaded vectors per server step; null: the clients' batch size (FedTSP's and
     FedTGP's code). FedGH's paper: 1."""
     server_lr: core.LearningRate = 0.01
-    """Learning rate of the server's SGD. FedTSP's supplementary: 0.01; FedTGP's code: that of the
-    clients."""
+    """Learning rate of the server's SGD. FedTSP's supplementary: 0.01; FedTGP's code: clients'."""
 
     def train_on_uploads(
         self,

@@ -29,23 +29,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    LOCAL_PROTOTYPES,
-    ClassAveraging,
-    PrototypeSharing,
-)
+from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, PrototypeAveraging
 from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, Uplinks
 
 
 @core.method("fedpcl", "FedPCL", "Tan et al., NeurIPS 2022, arXiv:2209.10083")
-class FedPCL(PrototypeSharing, ClassAveraging):
+class FedPCL(PrototypeAveraging):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
     requires = core.Requires(head=False)
     proto_agg = "uniform"
     down: ClassVar[Any] = {
-        **GLOBAL_PROTOTYPES,
         "sets": core.sent("prototypes", "every client's class means, to every client", "N C d"),
     }
     """The global prototypes and those of every client [N, C, d], where a class that a client does

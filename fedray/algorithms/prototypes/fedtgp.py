@@ -34,9 +34,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.mean import class_average
 from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    ClassAveraging,
-    PrototypeSharing,
+    PrototypeAveraging,
     ServerTraining,
     local_prototypes,
     prototype_loss,
@@ -46,10 +44,9 @@ from fedray.models import drawn_linear
 
 
 @core.method("fedtgp", "FedTGP", "Zhang et al., AAAI 2024, arXiv:2401.03230")
-class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
+class FedTGP(PrototypeAveraging, ServerTraining):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
-    down = GLOBAL_PROTOTYPES
     proto_agg = "uniform"
 
     lambda_: core.LossWeight = 1.0
