@@ -1,13 +1,15 @@
 """Losses and similarities that several methods use."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.evaluation.protocols import Analysis
+
+Over: TypeAlias = Literal["images", "entries"]
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
@@ -35,10 +37,7 @@ def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analy
 
 
 def kl_divergence(
-    logits: Tensor,
-    teacher: Tensor,
-    over: Literal["images", "entries"] = "images",
-    temperature: float = 1.0,
+    logits: Tensor, teacher: Tensor, over: Over = "images", temperature: float = 1.0
 ) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(logits / T)), in float32 under autocast too.
 

@@ -42,7 +42,7 @@ from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.algorithms.server_training import train_on_server
-from fedray.core import Client, ClientState, Exchange, Server, ServerState, StepResult, Uplinks
+from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Uplinks
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 from fedray.models import drawn_linear
@@ -96,21 +96,19 @@ class FedGen(HeadAveraging):
         generator = {**first, "w2": w2, "b2": b2}
         return {**super().init_server(server), "generator": generator, "counts": {}}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Collect the class counts of clients that have not sent theirs."""
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
         replies = exchange.call("count_classes", dict.fromkeys(unknown)) if unknown else {}
         counted = {str(client): reply.counts for client, reply in replies.items()}
         return {**state, "counts": {**state["counts"], **counted}}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         known = {} if exchange.server.round in self.setting.phases else state["counts"]
         return super().round(self.prepare({**state, "counts": known}, exchange), exchange)
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         return super().downlink({**state, "counts": self.summed(state["counts"])}, clients, server)
 
     def summed(self, counts: Mapping[str, Tensor]) -> Tensor:

@@ -32,7 +32,7 @@ the maximum. Those of the client's own model stay with the client.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +44,8 @@ from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
-from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, StepResult
-from fedray.models import AuxiliaryOutput, WithAuxiliary, buffer_names, undrawn_linear
+from fedray.core import Batch, LocalContext, Server, ServerState, StepResult
+from fedray.models import WithAuxiliary, buffer_names, undrawn_linear
 
 EPS = 1e-6
 
@@ -100,14 +100,12 @@ class FedKD(MutualLearning):
         moved = {name: model[name] + means[name].reshape(model[name].shape) for name in updates}
         return {"model": {**means, **moved}}
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        assert isinstance(output, AuxiliaryOutput)
-        assert isinstance(local.model, WithAuxiliary)
-        losses = []
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
+        losses, model = list[Tensor](), cast(WithAuxiliary, local.model)
         for student, other in ((output, output.auxiliary), (output.auxiliary, output)):
             teacher = self.teacher(other)
             large, small = (student, teacher) if student is output else (teacher, student)
-            hidden = F.mse_loss(large.features.float(), local.model.joint(small.features).float())
+            hidden = F.mse_loss(large.features.float(), model.joint(small.features).float())
             distance = kl_divergence(student.logits, teacher.logits, self.kl) + hidden
             task, other_task = (F.cross_entropy(o.logits, batch.labels) for o in (student, teacher))
             losses.append(adaptive_loss(task, other_task, distance))

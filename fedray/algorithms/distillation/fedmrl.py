@@ -22,7 +22,7 @@ client's own model stay with the client.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
@@ -31,9 +31,9 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
-from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
+from fedray.core import Batch, Classifier, LocalContext, StepResult, Trained
 from fedray.errors import UserError
-from fedray.models import AuxiliaryOutput, FusedWithAuxiliary, WithAuxiliary, undrawn_linear
+from fedray.models import FusedWithAuxiliary, WithAuxiliary, undrawn_linear
 
 
 @core.method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
@@ -53,11 +53,7 @@ class FedMRL(AuxiliaryAveraging):
     """Whether the trained projector is discarded after every round, as in the official code."""
 
     def auxiliary_dim(self) -> int:
-        """Return d_1.
-
-        Raises:
-            UserError: if the small model's features are wider than the fused features.
-        """
+        """Return d_1, at most the width of the fused features."""
         d = self.setting.feature_dim
         width = max(d // 4, 1) if self.small_dim is None else self.small_dim
         if width > d:
@@ -72,8 +68,7 @@ class FedMRL(AuxiliaryAveraging):
         d = self.setting.feature_dim
         return FusedWithAuxiliary(own, auxiliary, undrawn_linear(self.auxiliary_dim() + d, d))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        assert isinstance(output, AuxiliaryOutput)
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> StepResult:

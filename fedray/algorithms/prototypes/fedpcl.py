@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, PrototypeAveraging
-from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, Uplinks
+from fedray.core import Batch, ClassifierOutput, Downlinks, LocalContext, Server, ServerState
 
 
 @core.method("fedpcl", "FedPCL", "Tan et al., NeurIPS 2022, arXiv:2209.10083")
@@ -53,13 +53,11 @@ class FedPCL(PrototypeAveraging):
         sets = torch.zeros(self.setting.clients, *state["vectors"].shape)
         return {**state, "sets": sets, "held": torch.zeros(sets.shape[:2], dtype=torch.bool)}
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
         return super().downlink({**state, "sets": padded}, clients, server)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(self, state: ServerState, uplinks: Any, server: Server) -> ServerState:
         """Replace the participants' sets, and average each class over the clients that hold it."""
         sets, held = state["sets"].clone(), state["held"].clone()
         for client, upload in uplinks.items():
