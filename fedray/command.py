@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shlex
 import signal
@@ -74,13 +75,9 @@ _flags: set[str] = set()
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Record a flag for `run`; with `--trust`, trust all plug-ins."""
+    """Record a flag for `run`."""
     if value:
         _flags.add(str(param.name))
-        if param.name == "trust":
-            from fedray.plugins import trust_all
-
-            trust_all()
 
 
 class _Path(click.ParamType[Path]):
@@ -156,26 +153,33 @@ def json_flag(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def trust_flag(function: F) -> F:
-    """Add the flag `--trust`; `run` reads it."""
-    return click.option(
-        "--trust",
-        is_flag=True,
-        expose_value=False,
-        callback=_note,
-        help="Run the plug-ins of a folder without asking.",
-    )(function)
-
-
 def plugins(function: F) -> F:
-    """Add the flags `--plugin`, passed as the tuple `plugin`, and `--trust`."""
-    add = click.option(
+    """Add the flag `--plugin`, passed as the tuple `plugin`."""
+    return click.option(
         "--plugin",
         multiple=True,
         metavar="FILE",
         help="Your file, folder or module with methods, models, sources, ...; repeatable.",
-    )
-    return add(trust_flag(function))
+    )(function)
+
+
+def plugins_of_runs(function: F) -> F:
+    """Add the flag `--plugin` to a command that runs what the runs in folders have used."""
+    return click.option(
+        "--plugin",
+        multiple=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_name_plugins,
+        help="Your copy of a plug-in that the run used; repeatable.",
+    )(function)
+
+
+def _name_plugins(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> None:
+    if names:
+        from fedray.plugins import named_plugins
+
+        named_plugins(names)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -277,11 +281,6 @@ def _invoked(command: click.Command, words: list[str], prog: str) -> int:
         return end.exit_code
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
-    finally:
-        if "trust" in _flags:
-            from fedray.plugins import trust_all
-
-            trust_all(False)
 
 
 @contextmanager
@@ -377,7 +376,8 @@ def go_on_with(*words: object) -> str:
     options = ["--working-dir", "."] if "working_dir" in runtime else []
     if rest := {name: value for name, value in runtime.items() if name != "working_dir"}:
         text = json.dumps(rest)
-        is_short = mask(text) == text and len(text) <= LONGEST_RUNTIME
+        is_secret = mask(text) != text or re.search("PASSW|SECRET|TOKEN|_KEY", text)
+        is_short = len(text) <= LONGEST_RUNTIME and not is_secret
         options += ["--runtime-env-json", text] if is_short else ["--runtime-env", "ITS_FILE.yaml"]
     return f"go on with: {shlex.join(['ray', 'job', 'submit', *options, '--'])} {command}"
 

@@ -34,10 +34,6 @@ class NotFinite(FedrayError, FloatingPointError):
     """A NaN or infinite number, usually because training has diverged."""
 
 
-class NoScalar(FedrayError, TypeError):
-    """A loss that is not a tensor without axes."""
-
-
 @dataclass(frozen=True)
 class Failure:
     """An exception of code that a run called, or the reason why a client step gave no reply.
@@ -156,15 +152,6 @@ def plugin_line(error: BaseException) -> str:
         if PLUGIN_MARK in frame.f_globals:
             place = f" ({PurePath(frame.f_code.co_filename).name}, line {line})"
     return place
-
-
-def definition_line(function: Any) -> str:
-    """Return the place of a function defined by a plug-in, " (loss in mine.py, line 7)"; or ""."""
-    if PLUGIN_MARK not in getattr(function, "__globals__", {}):
-        return ""
-    code = function.__code__
-    where = f"{PurePath(code.co_filename).name}, line {code.co_firstlineno}"
-    return f" ({function.__name__} in {where})"
 
 
 def one_line(message: object) -> str:

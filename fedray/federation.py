@@ -36,7 +36,7 @@ from fedray.evaluation.protocols import Analysed, Analysis, CrossEvaluated, has_
 from fedray.evaluation.splits import OWN
 from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED
-from fedray.storage.run import Event, Round, Traffic, Work
+from fedray.storage.run import Round, Traffic, Work
 from fedray.storage.states import StateStore
 from fedray.trees import Snapshot, is_tree, make_contiguous
 
@@ -267,7 +267,7 @@ class Federation:
             per_client=dict(zip(own.clients.tolist(), own.accuracy.tolist(), strict=True)),
             down=Traffic.total(exchange.sent),
             participants=list(exchange.participants) if number else [],
-            events=[Event(c, "dropped") for c in exchange.absent if c in participants],
+            absent=[client for client in exchange.absent if client in participants],
             noised=[clients for _, clients in exchange.noised],
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
             server_work=server_work,
@@ -389,7 +389,7 @@ class RoundExchange(Exchange):
         name, reached = self._send(step, down)
         run = self._federation.executor.run
         uploads = self._collect(run("step", name, self.round, reached)[0] if reached else {})
-        privacy = self._covering(step, reached, next(map(type, uploads.values()), None))
+        privacy = self._covering(step, reached) if uploads else None
         if privacy is not None and privacy.mode == "central":
             raise UserError(
                 f"privacy.mode=central adds no noise to single uploads ({step}); set it to local"
@@ -404,16 +404,15 @@ class RoundExchange(Exchange):
             return Total()
         replies, total = executor.run("sum", name, self.round, reached)
         self._collect(replies)
-        sent = algorithm.sent_by(step) if total else None
-        privacy = self._covering(step, reached, sent)
-        if privacy is None or sent is None:
+        privacy = self._covering(step, reached) if total else None
+        if privacy is None:
             return total
-        return privacy.release(total, sent, round_=self.round, step=name)
+        return privacy.release(total, algorithm.sent_by(step), round_=self.round, step=name)
 
-    def _covering(self, step: str, clients: Iterable[int], sent: Any) -> Privacy | None:
-        """Return the privacy that covers payloads of type `sent`; note the call if it had noise."""
+    def _covering(self, step: str, clients: Iterable[int]) -> Privacy | None:
+        """Return the privacy that covers a step's uploads; note the call if it had noise."""
         privacy = self._federation.gate.privacy
-        if privacy is None or sent is None or not privacy.covers(sent):
+        if privacy is None or not privacy.covers(self._federation.algorithm.sent_by(step)):
             return None
         if privacy.noise_multiplier > 0:
             self.noised.append((step, [*clients]))

@@ -6,6 +6,7 @@ And what tests of prompted models share: class names, drawn prompts, noise, grad
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from tensors import CPU
 from torch import Tensor
 
 from fedray.config import component
+from fedray.core import algorithms
 from fedray.models.clip import ClipChoice, FrozenClip, load_clip
 from fedray.models.prompted import PromptedClip
 
@@ -71,7 +73,7 @@ def frozen(folder: Path) -> FrozenClip:
     return FrozenClip(choice(path=str(folder)).source())
 
 
-def choice(**params: Any) -> ClipChoice[Any]:
+def choice(**params: Any) -> ClipChoice:
     """A choice among open_clip's models."""
     return component("CLIP", "openclip", **params).build()
 
@@ -80,6 +82,13 @@ def clip_of(folder: Path) -> FrozenClip:
     """The CLIP of a folder; the same object for all who ask."""
     chosen = choice(path=str(folder))
     return load_clip(chosen, CPU, written=chosen.written)
+
+
+def prompted(method: str, clip: FrozenClip, names: Sequence[str] = DIGITS, **hparams: Any) -> Any:
+    """A method's model, without initial values, with these hyper-parameters."""
+    kind: Any = algorithms.get(method)
+    values = kind.HParams(**{name.rstrip("_"): value for name, value in hparams.items()})
+    return kind(values, None).prompted_model(clip, names)
 
 
 def drawn(model: M, seed: int = 0) -> M:

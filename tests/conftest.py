@@ -69,7 +69,7 @@ def caches(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(caches, monkeypatch):
-    """Every test has a cache of its own, and a record of trusted plug-ins."""
+    """Every test has a cache of its own."""
     folder = caches / str(next(COUNTER))
     folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))

@@ -62,12 +62,12 @@ def test_validation_images_are_exchanged_anew(run):
     data = done.assembly.data
     for round_ in (LAST - 1, LAST):
         now = data.at(round_)
-        for owner, kept in done.servers[round_]["validation"].items():
+        for owner, labels in done.servers[round_]["validation"]["labels"].items():
             expected = data.images.labels[now.validation[int(owner)]]
-            assert torch.equal(kept["labels"], torch.from_numpy(expected))
+            assert torch.equal(labels, torch.from_numpy(expected))
     for memory in done.memories.values():
-        for owner, kept in memory["validation"].items():
-            assert torch.equal(kept["labels"], done.servers[LAST]["validation"][owner]["labels"])
+        for owner, labels in memory["validation"]["labels"].items():
+            assert torch.equal(labels, done.servers[LAST]["validation"]["labels"][owner])
 
 
 def test_validation_images_that_their_owners_no_longer_have_are_not_measured(run):
@@ -80,8 +80,8 @@ def test_validation_images_that_their_owners_no_longer_have_are_not_measured(run
     state = done.servers[-1]
     assert done.assembly.algorithm._measured(state).all()
     for memory in done.memories.values():
-        for owner, kept in memory["validation"].items():
-            assert torch.equal(kept["labels"], state["validation"][owner]["labels"])
+        for owner, labels in memory["validation"]["labels"].items():
+            assert torch.equal(labels, state["validation"]["labels"][owner])
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedray.cli.catalogue import experiment_keys
 from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
+    Fields,
     Gate,
     Payload,
     Privacy,
@@ -25,16 +26,17 @@ from fedray.core import (
 from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
 from fedray.federation import Federation, Plan, Reply
-from fedray.storage.run import Round
 from fedray.streams import Streams
 
 STEPS = ("first", "second")
 
 
-class Made(Payload):
-    """Says in which round it was made."""
-
-    round = sent("statistics", number=int)
+Made = Fields(
+    "Made",
+    {
+        "round": sent("statistics", number=int),
+    },
+)
 
 
 class TwoSteps(Algorithm):
@@ -113,10 +115,6 @@ def federation(rounds: int, clients: Clients | None = None, **faults: Any) -> Fe
     return Federation(TwoSteps(), clients or Clients(), Gate({}), plan, NoServer())
 
 
-def events_of(result: Round) -> list[tuple[int, str]]:
-    return [(event.client, event.what) for event in result.events]
-
-
 @pytest.mark.parametrize(
     ("share", "clients", "participants"),
     [(0.5, 5, 2), (0.5, 7, 4), (0.25, 10, 2), (0.26, 10, 3), (0.01, 5, 1), (1.0, 5, 5)],
@@ -145,16 +143,19 @@ def test_without_any_upload_there_is_no_server_step():
     assert method.notes.got == []
 
 
-class Weighed(Payload):
-    """Has a number that noise covers."""
-
-    weights = sent("weights", axes="n")
+Weighed = Fields(
+    "Weighed",
+    {
+        "weights": sent("weights", axes="n"),
+    },
+)
 
 
 class Twice(Algorithm):
     """Calls a step twice in its second round: for everybody, or for each half."""
 
     name = "twice"
+    up: ClassVar[Any] = Weighed
 
     def __init__(self, *calls: Sequence[int]) -> None:
         self.calls = calls
@@ -197,7 +198,9 @@ def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon():
 @pytest.mark.parametrize("mode", ["local", "central"])
 def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
     clients = Telling(upload=Made(1))
-    *_, last = noisy(mode, ([0, 1], [0, 1]), clients).rounds()
+    run = noisy(mode, ([0, 1], [0, 1]), clients)
+    run.algorithm.up = Made
+    *_, last = run.rounds()
     assert clients.asked == ["first"] * 3
     assert (last.noised, last.metrics["epsilon"]) == ([], 0)
 
@@ -221,7 +224,7 @@ def test_what_was_sent_to_those_who_dropped_out_was_sent():
     run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer())
     _, one = run.rounds()
     assert one.down.bytes == {"weights": 3 * 2 * 4}
-    assert events_of(one) == [(client, "dropped") for client in range(3)]
+    assert one.absent == [*range(3)]
 
 
 class CallsEverybody(Algorithm):
@@ -238,12 +241,12 @@ def test_only_participants_are_an_event_of_the_round():
     plan, clients = plan_of(2, 4, 0.5, drop=1.0), Clients()
     run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer())
     for done in run.rounds():
-        assert [event.client for event in done.events] == list(done.participants)
+        assert done.absent == list(done.participants)
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():
     _, one = federation(1, drop=1.0).rounds()
-    assert events_of(one) == [(client, "dropped") for client in range(3)]
+    assert one.absent == [*range(3)]
 
 
 def test_a_report_is_the_mean_over_the_clients_that_gave_it():

@@ -35,7 +35,7 @@ def test_clients_that_never_join_are_only_tested_on(run):
     assert all(3 not in r.participants for r in done.results)
     last = done.results[-1].metrics
     assert {"new_accuracy", "others_accuracy", "global_accuracy"} <= last.keys()
-    assert "3" not in done.servers[-1]["validation"]
+    assert "3" not in done.servers[-1]["validation"]["images"]
 
 
 @pytest.mark.parametrize("newcomer", ["init", "init_global", "global"])
@@ -44,13 +44,13 @@ def test_a_newcomer_starts_from_what_is_asked(run, newcomer):
     method, before = done.assembly.algorithm, done.servers[2]
     down = method.downlink(before, [0, 3], done.assembly.server(torch.device("cpu")))
     task = before["first_task"] if newcomer == "init" else before["task"]
-    data = before["data"] if newcomer == "global" else before["first_data"]
+    data = before["data"] if newcomer == "global" else before["personal"][3]
     assert torch.equal(down[3].task, task)
     assert torch.equal(down[3].data, data)
     assert torch.equal(down[0].task, before["task"])
     assert torch.equal(down[0].data, before["personal"][0])
     assert not torch.equal(before["task"], before["first_task"])
-    assert not torch.equal(before["data"], before["first_data"])
+    assert not torch.equal(before["data"], before["personal"][3])
     after = done.servers[3]
     assert torch.equal(method.downlink(after, [3], None)[3].task, after["task"])
     assert not torch.equal(after["personal"][3], data)
@@ -65,20 +65,18 @@ def test_newcomers_validation_images_go_to_everyone_once(run):
     assert joining.up.params["images"] == sizes[3]
     assert joining.down.params["images"] == 3 * sizes[3] + sum(sizes)
     assert "images" not in done.results[4].up.params
-    assert [*done.memories[0]["validation"]] == ["0", "1", "2", "3"]
-    assert all(
-        set(held) == {"images", "labels"} for held in done.memories[0]["validation"].values()
-    )
+    held = done.memories[0]["validation"]
+    assert [*held["images"]] == [*held["labels"]] == ["0", "1", "2", "3"]
 
 
 def test_an_absent_client_is_sent_later_what_it_missed(run):
     done = run("dp2fl", {**DP2FL, "rounds": 5, "faults.drop": 0.3})
-    absent = [{e.client for e in r.events if e.what == "dropped"} for r in done.results[3:]]
+    absent = [set(r.absent) for r in done.results[3:]]
     assert absent == [{0, 2}, {2}, set()]
     measured = done.assembly.algorithm._measured
     holders = [[*measured(state)[:3, 3].tolist(), True] for state in done.servers[3:]]
     assert holders == [[False, True, False, True], [True, True, False, True], [True] * 4]
-    assert len(done.results[3].events) == 2  # one a client, in however many exchanges
+    assert len(done.results[3].absent) == 2  # one a client, in however many exchanges
 
 
 def test_someone_must_begin(assemble):

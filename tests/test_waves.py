@@ -31,4 +31,4 @@ def test_in_waves_it_is_the_same(run, monkeypatch, method):
     assert max(asked) == 3
     for one, other in zip(whole.results, in_waves.results, strict=True):
         assert (one.metrics, one.per_client) == (other.metrics, other.per_client)
-        assert (one.up, one.down, one.events) == (other.up, other.down, other.events)
+        assert (one.up, one.down, one.absent) == (other.up, other.down, other.absent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from fedray.config import Experiment, override
 from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric
-from fedray.storage.run import EarlierEnvironment, Round, Run, RunInfo, Traffic
+from fedray.storage.run import Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
 
@@ -30,7 +30,6 @@ def write_run(
     data: str | None = "same",
     files: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
-    earlier: Sequence[EarlierEnvironment] = (),
     bytes_: int = 1_000_000,
     rounds: int | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -50,7 +49,6 @@ def write_run(
         partition_sha256=partition or f"partition-{experiment.seed}",
         data_sha256=data,
         files_sha256=files or {},
-        earlier_environments=tuple(earlier),
         metrics=(ACCURACY, Metric("local_accuracy_{how}"), LOSS),
     )
     done = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from _build.templates import render
-from fedray.core import Algorithm, Payload, PayloadTypes, algorithms, takes_equal_mean
+from fedray.core import Algorithm, Fields, algorithms, takes_equal_mean
 from fedray.core.privacy import EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
@@ -13,8 +14,8 @@ from fedray.runtime.privacy import ALWAYS_EXEMPT
 class Payloads(NamedTuple):
     """The payloads of a method, and its modes of privacy."""
 
-    uploads: PayloadTypes
-    downloads: PayloadTypes
+    uploads: Sequence[Fields]
+    downloads: Sequence[Fields]
     modes: str
 
 
@@ -40,18 +41,18 @@ def privacy_page() -> str:
     )
 
 
-def _payloads(payloads: PayloadTypes) -> list[str]:
+def _payloads(payloads: Sequence[Fields]) -> list[str]:
     """Return a line of text for each payload."""
     if not payloads:
         return ["nothing."]
-    return [f"{p.reveals()}. `{p.__qualname__}`: {_fields(p)}." for p in payloads]
+    return [f"{p.reveals()}. `{p.place}`: {_fields(p)}." for p in payloads]
 
 
-def _fields(payload: type[Payload]) -> str:
+def _fields(fields: Fields) -> str:
     """Return the fields of a payload with their kinds; exempt fields are in italics."""
     return ", ".join(
         f"*{name}*" if field.kind in EXEMPT_KINDS else f"{name} ({field.kind})"
-        for name, field in payload.declared.items()
+        for name, field in fields.items()
     )
 
 
@@ -59,7 +60,7 @@ def _modes(method: type[Algorithm]) -> str:
     """Return the modes of privacy that a method supports, in words."""
     if not method.uploads:
         return "not needed, since nothing is uploaded"
-    kinds = {field.kind for payload in method.uploads for field in payload.declared.values()}
+    kinds = {field.kind for fields in method.uploads for field in fields.values()}
     if "images" in kinds:
         return "refused, since images are sent in the clear"
     choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}

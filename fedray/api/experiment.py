@@ -21,7 +21,6 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.errors import UserError
-from fedray.plugins import check_unchanged
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -58,7 +57,7 @@ class Experiment:
         pairs = _pairs(settings, keys)
         places = [plugins] if isinstance(plugins, str | Path) else plugins
         tree = with_read_plugins(
-            _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
+            _tree(base), pairs, [str(place) for place in places], named=not is_record(base)
         )
         self._resolve(tree, [pair for pair in pairs if pair[0] != "plugins"])
         name_without_effect(self._resolved, keys_of_user(base))
@@ -172,7 +171,6 @@ class Experiment:
         folder = RunFolder(place)
         if not folder.has_run:
             raise UserError(f"{place} has no run.json, so there is no run to go on with")
-        check_unchanged(folder.path, self._resolved.plugins)
         return place
 
     def _begin(

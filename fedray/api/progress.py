@@ -36,8 +36,8 @@ def describe(done: Round, *, traffic: bool = True) -> str:
     up, down = done.up.total_bytes, done.down.total_bytes
     if traffic and (up or down):
         parts.append(f"up {size_of(up)}, down {size_of(down)}")
-    if done.events:
-        parts.append(f"{len(done.events)} fault(s)")
+    if done.absent:
+        parts.append(f"{len(done.absent)} absent")
     return ", ".join(parts)
 
 

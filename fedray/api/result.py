@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedray.config import Tree
 from fedray.errors import UserError
+from fedray.plugins import named_plugins
 from fedray.storage.metric import HEADLINE
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
@@ -172,12 +173,17 @@ def indexed_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) 
     return table.set_index(list(index)) if index and len(table) else table
 
 
-def load(folder: str | Path) -> Result:
+def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Result:
     """Return the results of a run, finished or not, from its folder.
+
+    Args:
+        folder: the run's folder.
+        plugins: your copies of the plug-ins that the run used, for its models.
 
     Raises:
         UserError: if the folder contains no run, or a file is damaged.
     """
+    named_plugins(map(str, plugins))
     result = Result(Path(folder).expanduser().resolve())
     _ = result.run  # raise now if a file is damaged
     return result

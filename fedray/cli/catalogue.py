@@ -78,7 +78,7 @@ def is_method(entry: Any) -> bool:
 def _travels(method: type[Algorithm]) -> str:
     """Return the fields of each payload: "up: model, samples; down: model"."""
     payloads = (*method.uploads, *method.downloads)
-    return "; ".join(f"{p.__name__}: {', '.join(p.declared)}" for p in payloads) or "nothing"
+    return "; ".join(f"{p.place.partition('.')[2]}: {', '.join(p)}" for p in payloads) or "nothing"
 
 
 def _meaning(metric: Metric, *, alone: bool) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fedray.command import PATH, USER_ERROR, Command, keys, trust_flag
+from fedray.command import PATH, USER_ERROR, Command, keys, plugins_of_runs
 from fedray.config import Experiment, parse_assignments
 from fedray.data import FederatedData, ReadOptions
 from fedray.data.decoding import AS_STORED
@@ -47,7 +47,7 @@ PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": 
     metavar="FILE",
     help="Write a JSON template for class descriptions, to be used as text.descriptions.",
 )
-@trust_flag
+@plugins_of_runs
 def command(
     folder: Path,
     keys: Sequence[str],

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -157,8 +156,6 @@ def folder_findings() -> Iterator[Finding]:
         ("cache", cache_folder(), "FEDRAY_CACHE"),
     ):
         yield _writable(what, folder, variable)
-    if results_home().is_dir():
-        yield from _shared(results_home())
     data = os.environ.get("FEDRAY_DATA")
     if not data:
         text, cure = "FEDRAY_DATA is not set", "set it to the folder that holds your data sets"
@@ -189,24 +186,6 @@ def _writable(what: str, folder: Path, variable: str) -> Finding:
         cure = f"free disk space, or set {variable} to a folder on another disk"
         return Finding(what, "note", f"{folder}: only {size_of(free)} are free", cure)
     return Finding(what, "ok", f"{folder} ({size_of(free)} free)")
-
-
-def _shared(folder: Path) -> Iterator[Finding]:
-    """Check what a group needs to share the results folder, if it belongs to a group."""
-    status, umask = folder.stat(), os.umask(0)
-    os.umask(umask)
-    has_setgid = bool(status.st_mode & stat.S_ISGID)
-    is_group_writable = bool(status.st_mode & stat.S_IWGRP)
-    if not (has_setgid or (is_group_writable and status.st_gid != os.getegid())):
-        return
-    lacks = {
-        "umask 002": "the group cannot write to your new files" if umask & stat.S_IRWXG else "",
-        f"chmod g+s {folder}": "" if has_setgid else "new folders do not get its group",
-        f"chmod g+w {folder}": "" if is_group_writable else "the group cannot write to it",
-    }
-    cures = [cure for cure, problem in lacks.items() if problem]
-    found = "; ".join(filter(None, lacks.values())) or "a group shares it"
-    yield Finding("results", "note" if cures else "ok", f"{folder}: {found}", "; ".join(cures))
 
 
 def tracker() -> Iterator[Finding]:

@@ -54,12 +54,10 @@ def ls(kind: str | None, as_json: bool, plugin: Sequence[str]) -> None:
 
 
 def load_plugins(places: Sequence[str]) -> tuple[Plugin, ...]:
-    """Return the plug-ins of `--plugin`, which are trusted."""
-    if not places:
-        return ()
-    from fedray.config import named_plugins  # slow to import
+    """Return the plug-ins of `--plugin`."""
+    from fedray.plugins import named_plugins  # slow to import
 
-    return named_plugins(places)
+    return named_plugins(places) if places else ()
 
 
 def _entries(entries: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:

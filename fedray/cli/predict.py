@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedray.activity import is_terminal, say_next
-from fedray.command import PATH, Command, json_flag, trust_flag
+from fedray.command import PATH, Command, json_flag, plugins_of_runs
 from fedray.config.experiment import MOST_CLIENTS
 from fedray.errors import UserError, printable
 
@@ -31,7 +31,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
     help="Client whose model predicts; not needed if all clients share one model.",
 )
 @json_flag
-@trust_flag
+@plugins_of_runs
 def command(run: Path, images: Sequence[Path], client: int | None, as_json: bool) -> None:
     """Classify images with the saved models of a run.
 

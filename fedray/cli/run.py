@@ -35,7 +35,7 @@ from fedray.command import (
 from fedray.config import Experiment, override, parse_assignments, read_chain, read_experiment
 from fedray.errors import CodeError, RunFailed, UserError
 from fedray.imports import import_quickly
-from fedray.plugins import check_unchanged
+from fedray.plugins import plugin_flags
 from fedray.storage.files import new_place, results_home
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
@@ -227,7 +227,6 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         recorded = str(RunFolder(out).head)
         experiment = resolve(named or recorded, assignments, request.plugin)
         check_experiment(RunFolder(out), experiment)
-        check_unchanged(out, experiment.plugins)
         return experiment, out
     assert named is not None  # see check_command_line
     experiment = resolve(named, assignments, request.plugin)
@@ -305,7 +304,6 @@ def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Calla
 
         if latest_round(RunFolder(out).states) is None:
             return f"no checkpoint is in {out} yet, so the run cannot be resumed"
-        trusted = ["--trust"] if experiment.plugins else []
-        return go_on_with("fedray.run", "--resume", out, *flags, *trusted)
+        return go_on_with("fedray.run", "--resume", out, *flags, *plugin_flags(experiment.plugins))
 
     return say

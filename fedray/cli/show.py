@@ -187,7 +187,7 @@ def settings(
     chain = read_chain(name)
     if is_record(name) and not (pairs or plugins) and listed(merged(chain)):
         return _as_recorded(merged(chain))
-    tree = with_read_plugins(merged(chain), pairs, plugins, trusted=not is_record(name))
+    tree = with_read_plugins(merged(chain), pairs, plugins, named=not is_record(name))
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
     loadable = [pair for pair in pairs if pair[0] != "data.root"]

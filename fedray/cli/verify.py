@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from fedray.activity import say_next
-from fedray.command import PATH, RUN_ERROR, Command, trust_flag
+from fedray.command import PATH, RUN_ERROR, Command, plugins_of_runs
 from fedray.errors import UserError
 from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.results.record import DATA, Measured, TableRecord
@@ -55,7 +55,7 @@ class RecordedRun:
 @click.option(
     "--seed", type=click.IntRange(0), default=0, help="Seed for drawing the runs; default: 0."
 )
-@trust_flag
+@plugins_of_runs
 def command(folder: Path, sample: int, seed: int) -> int:
     """Repeat finished runs in this process and compare the numbers.
 

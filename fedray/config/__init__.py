@@ -54,7 +54,6 @@ from fedray.config.files import (
 from fedray.config.input_files import InputFile, content_of, files_of
 from fedray.config.plugins import (
     is_record,
-    named_plugins,
     read_plugins,
     received_experiment,
     with_plugins,

@@ -11,7 +11,16 @@ from fedray.config.experiment import Experiment
 from fedray.config.files import listed
 from fedray.config.schema import Frozen, Tree, validate
 from fedray.config.versions import entries_of
-from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
+from fedray.plugins import (
+    Plugin,
+    allow,
+    installed_plugin,
+    named_plugins,
+    needed,
+    read_plugin,
+    use,
+    with_siblings,
+)
 from fedray.registry import installed_points, registered_by, registry
 from fedray.storage.run_folder import RUN
 
@@ -35,35 +44,28 @@ def read_plugins(values: Iterable[Any]) -> tuple[Plugin, ...]:
     return tuple(with_siblings(named, validate(_Plugins, texts).plugins))
 
 
-def named_plugins(names: Iterable[str]) -> tuple[Plugin, ...]:
-    """Read plug-ins that the user has named, and trust them."""
-    plugins = read_plugins(names)
-    trust(plugins)
-    return plugins
-
-
 def is_record(experiment: Any) -> bool:
     """Return True for the run.json of a run, whose plug-ins the user has not named himself."""
     return isinstance(experiment, str | Path) and Path(experiment).name == RUN
 
 
 def with_read_plugins(
-    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
+    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, named: bool = True
 ) -> Tree:
     """Return an experiment's tree with the texts of its plug-ins.
 
-    The files that `pairs` and `more` name are trusted, since the user has named them.
+    The user has named the files of `pairs` and `more`, so they may run.
 
     Args:
         tree: plain data; its plug-ins may be files, modules or texts.
         pairs: overrides; a value of the key `plugins` other than None replaces the tree's plug-ins.
         more: further plug-ins, which replace those of the same name.
-        trusted: whether files that the tree names are trusted, too. Texts in the tree never are.
+        named: whether files that the tree names may run, too. Texts in the tree may not.
     """
     chosen = [value for key, value in pairs if key == KEY and value is not None]
     values = listed({KEY: chosen[-1]} if chosen else tree)
     before, added = read_plugins(values), named_plugins(more)
-    if trusted or chosen:
+    if named or chosen:
         named_plugins(value for value in values if isinstance(value, str))
     replaced = {plugin.module for plugin in added}
     kept = [plugin for plugin in before if plugin.module not in replaced]
@@ -72,7 +74,7 @@ def with_read_plugins(
 
 
 def with_plugins(
-    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
+    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, named: bool = True
 ) -> Tree:
     """Read an experiment's plug-ins as `with_read_plugins` does, and use these plug-ins alone.
 
@@ -80,7 +82,7 @@ def with_plugins(
         UserError: as `read_plugins`; also if a plug-in cannot be imported or registers a name that
             is taken.
     """
-    tree = with_read_plugins(tree, pairs, more, trusted=trusted)
+    tree = with_read_plugins(tree, pairs, more, named=named)
     use(read_plugins(tree.get(KEY, ())), check=True)
     return tree
 
@@ -105,7 +107,9 @@ def with_used_plugins(experiment: Experiment) -> Experiment:
 
 def received_experiment(text: str) -> Experiment:
     """Return an experiment that another process has sent as JSON, and use its plug-ins."""
-    use(read_plugins(json.loads(text).get(KEY, ())))
+    plugins = read_plugins(json.loads(text).get(KEY, ()))
+    allow(plugins)
+    use(plugins)
     return Experiment.model_validate_json(text)
 
 

@@ -37,7 +37,7 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
         pairs: dotted keys and values, as returned by `parse_assignments`.
     """
     pairs = list(pairs)
-    tree = with_plugins(tree, pairs, trusted=False)
+    tree = with_plugins(tree, pairs, named=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = validate(Experiment, _with_preset(tree, pairs))
     for key in COMPONENTS:

@@ -35,7 +35,7 @@ from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, Traini
 from fedray.core.declared import gift, step
 from fedray.core.gate import Gate
 from fedray.core.optimizers import PLAIN_SGD, SGD
-from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, sent
+from fedray.core.payload import KINDS, BadPayload, Call, Fields, Payload, sent
 from fedray.core.privacy import Privacy
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
-from fedray.core.payload import Payload, PayloadTypes
+from fedray.core.payload import Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
@@ -87,8 +87,8 @@ class LocalContext:
 
     Attributes:
         client: the client, with its images, setting and random streams.
-        model: the client's model; it has the initial weights in the first call of `loss`, and the
-            trained weights in `finish`.
+        model: the client's model, a `Classifier`; it has the initial weights in the first call of
+            `loss`, and the trained weights in `finish`.
         state: the client's state before the step.
         down: the download.
         extra: further parameters, by name, that are trained together with the model's.
@@ -97,7 +97,7 @@ class LocalContext:
     """
 
     client: Client
-    model: Classifier
+    model: Any
     state: ClientState
     down: Any
     extra: Mapping[str, Tensor] = field(default_factory=dict)
@@ -125,14 +125,14 @@ class Algorithm:
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
     requires: ClassVar[Requires] = Requires()
-    down: ClassVar[Any] = None
-    up: ClassVar[Any] = None
+    down: ClassVar[Any] = Fields("Algorithm.down", {})
+    up: ClassVar[Any] = Fields("Algorithm.up", {})
     """What `client_update` receives and uploads: `sent(...)` by name, beside what bases declare, of
-    which None takes a field away. They become payload classes, or None if nothing travels. Other
-    client steps are declared by `@step`."""
-    uploads: ClassVar[PayloadTypes] = ()
-    downloads: ClassVar[PayloadTypes] = ()
-    """All payload types, which follow from the declarations."""
+    which None takes a field away. They become `Fields`, which make payloads. Other client steps are
+    declared by `@step`."""
+    uploads: ClassVar[Sequence[Fields]] = ()
+    downloads: ClassVar[Sequence[Fields]] = ()
+    """The fields of all steps, which follow from the declarations."""
     gifts: ClassVar[Sequence[str]] = ()
     """The names of the steps that are gifts (`declared.gift`), which follow from these."""
     dense: ClassVar[bool] = False
@@ -155,7 +155,7 @@ class Algorithm:
     """The hyper-parameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make payload classes and hyper-parameters of the declarations."""
+        """Make fields and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
         declare(cls, Algorithm)
         if any(step in vars(cls) for step in PREDICTING):
@@ -217,7 +217,7 @@ class Algorithm:
         clients = range(self.setting.clients) if self.one_model else exchange.everyone
         for step in self.gifts:
             down = getattr(self, step).down
-            if down.declared.keys() <= state.keys():
+            if down.keys() <= state.keys():
                 gifts = dict.fromkeys(clients, taken(down, state))
                 state = exchange.give(state, step, gifts)
         return state
@@ -249,7 +249,7 @@ class Algorithm:
 
         By default, the means of what was uploaded, under the names of their fields.
         """
-        means = [name for name, field in self.up.declared.items() if field.combine == "mean"]
+        means = [name for name, field in self.up.items() if field.combine == "mean"]
         means = [name for name in means if name in total.sums]
         return {name: mean_of(total[name], total["weight"], state[name]) for name in means}
 
@@ -262,11 +262,11 @@ class Algorithm:
         return self.server_step(state, total_of(uplinks, partial(combined_rows, self)), server)
 
     @final
-    def sent_by(self, step: str) -> type[Payload] | None:
-        """Return the type of what a client step uploads, by default `up`."""
+    def sent_by(self, step: str) -> Fields:
+        """Return the fields that a client step uploads, by default `up`."""
         named = getattr(self, step.partition("/")[0], None)
-        declared: type[Payload] | None = getattr(named, "up", None) or self.up
-        return declared
+        fields: Fields = getattr(named, "up", None) or self.up
+        return fields
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -292,20 +292,18 @@ class Algorithm:
         return output.logits
 
 
-def taken(kind: Any, state: ServerState) -> Any:
-    """Return the payload of a type with the state's entries of its names; None for no type."""
-    return None if kind is None else kind(*[state[name] for name in kind.declared])
+def taken(fields: Fields, state: ServerState) -> Payload | None:
+    """Return the payload of the state's entries of these names; None without fields."""
+    return fields(*[state[name] for name in fields]) if fields else None
 
 
 def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
     """Return True if the server uses uploads only through means with equal weights, and sums."""
-    is_default = method.round is Algorithm.round and method.uploads == (method.up,)
+    is_default = method.round is Algorithm.round and [*method.uploads] == [method.up]
     is_default = is_default and method.server_update is Algorithm.server_update
     is_uniform = getattr(hparams, "weights", "") == "uniform"
     return (
-        is_default
-        and is_uniform
-        and not any(callable(one.combine) for one in method.up.declared.values())
+        is_default and is_uniform and not any(callable(one.combine) for one in method.up.values())
     )
 
 
@@ -342,10 +340,12 @@ class PromptMethod(Algorithm):
 
     requires = Requires(prompts=True, head=False)
     dense = False
+    clip_model: ClassVar[type[PromptedClip]]
+    """The class of the clients' models, which read the method's hyper-parameters by name."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """Return the model of the clients, with weights that are not initialised."""
-        raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
+        return self.clip_model(clip, class_names, self.hp)
 
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""

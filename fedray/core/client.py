@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -298,13 +299,15 @@ class Client:
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Return stored images [n, ...] of a split and their labels [n] or masks, on the device."""
-        if self.together is not None and (shared := self.together.images(self, samples)):
+        group = None if self.device.type == "cpu" else self.together
+        if group is not None and (shared := group.images(self, samples)):
             return shared[0], shared[1]
         return samples.tensors(self.device)
 
     def orders(self) -> Sequence[Tensor]:
         """Return the order of the training images [n] in each epoch, int64, on the device."""
-        if self.together is not None and (shared := self.together.orders(self)):
+        group = None if self.device.type == "cpu" else self.together
+        if group is not None and (shared := group.orders(self)):
             return shared
         config, count = self.setting.training, self.train.index.size
         if config.shuffle:
@@ -314,19 +317,23 @@ class Client:
             drawn = [torch.arange(count)] * config.epochs
         return drawn if self.device.type == "cpu" else moved_to(drawn, self.device)
 
-    def note_losses(self, values: Tensor, sizes: Sequence[int]) -> None:
+    def note_losses(self, losses: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Note the losses of the batches of the last epoch, which have these sizes.
 
-        On an accelerator, those of a group are read at its end.
+        Those of a group are read at its end, all at once.
 
         Raises:
             FloatingPointError: if their mean is not finite.
         """
-        if self.together is not None and not values.is_cpu:
-            self.together.losses.append((self, values, sizes))
-            return
+        if self.together is not None:
+            self.together.losses.append((self, losses, sizes))
+        else:
+            self.read_losses(torch.stack([*losses]).tolist() if losses else [], sizes)
+
+    def read_losses(self, losses: Sequence[float], sizes: Sequence[int]) -> None:
+        """Append the mean of noted losses to `train_losses`; see `note_losses`."""
         total, weight = np.float32(0), 0.0
-        for value, size in zip(values.tolist(), sizes, strict=True):
+        for value, size in zip(losses, sizes, strict=True):
             total += np.float32(value) * np.float32(size / sizes[0])
             weight += size / sizes[0]
         mean = float(total) / (weight or 1)
@@ -417,18 +424,19 @@ SHARED_BYTES = 2**28
 
 
 class Together:
-    """What the clients of a group share on an accelerator, where each copy costs time.
+    """What the clients of a group share: single reads and copies take long on an accelerator.
 
-    Training images, and their orders, are copied for all when the first client needs them.
+    There, training images and their orders are copied for all when the first client needs them.
 
     Attributes:
         clients: the clients, by id.
         losses: losses that clients have noted, and the sizes of their batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.clients: dict[int, Client] = {}
-        self.losses: list[tuple[Client, Tensor, Sequence[int]]] = []
+        self.losses: list[tuple[Client, Sequence[Tensor], Sequence[int]]] = []
 
     def images(self, client: Client, samples: Samples) -> Sequence[Tensor]:
         """Return images and labels of a client's training split; nothing for other splits."""
@@ -443,22 +451,22 @@ class Together:
         return self._copied.get(client.id, ())[2:] if is_planned else ()
 
     def read_losses(self) -> Iterator[Client]:
-        """Note the losses again, on the CPU; yield each client before."""
+        """Read the noted losses; yield each client before its own."""
         noted, self.losses = self.losses, []
-        moved = moved_to([values for _, values, _ in noted], CPU)
-        for (client, _, sizes), values in zip(noted, moved, strict=True):
+        every = [loss for _, losses, _ in noted for loss in losses]
+        values = iter(torch.stack(every).tolist() if every else ())
+        for client, _, sizes in noted:
             yield client
-            client.note_losses(values, sizes)
+            client.read_losses([*islice(values, len(sizes))], sizes)
 
     @cached_property
     def _copied(self) -> dict[int, Sequence[Tensor]]:
         """Images, labels and orders of each client; nothing if they are too large."""
-        if sum(c.train.stored_bytes for c in self.clients.values()) > SHARED_BYTES:
+        if sum(client.train.stored_bytes for client in self.clients.values()) > SHARED_BYTES:
             return {}
         here = [replace(client, device=CPU, together=None) for client in self.clients.values()]
         parts = {one.id: (*one.tensors(one.train), *one.orders()) for one in here}
-        device = next(iter(self.clients.values())).device
-        moved = iter(moved_to([tensor for of in parts.values() for tensor in of], device))
+        moved = iter(moved_to([tensor for of in parts.values() for tensor in of], self.device))
         return {client: [next(moved) for _ in of] for client, of in parts.items()}
 
 

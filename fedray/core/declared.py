@@ -6,18 +6,18 @@
         up = {"change": sent("weights", "how its own mean gradient changed", combine="sum")}
         lr_server: LearningRate = 1.0
 
-`down` and `up` become payload classes, with the fields of the bases, and annotated attributes
+`down` and `up` become the `Fields` of payloads, with those of the bases, and annotated attributes
 become the typed model `HParams`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import get_annotations
 from operator import attrgetter
 from typing import Any
 
-from fedray.core.payload import Declared, Payload
+from fedray.core.payload import Declared, Fields, Payload
 
 WAYS = ("down", "up")
 
@@ -26,7 +26,7 @@ def step(*, down: Any = None, up: Any = None) -> Callable[[Callable[..., Any]], 
     """Declare what a client step other than `client_update` receives and uploads.
 
     Args:
-        down: the fields of its download, by name (`sent`), or the payload class of another step.
+        down: the fields of its download, by name (`sent`), or those of another step.
         up: the fields of its upload.
     """
 
@@ -49,49 +49,40 @@ def gift(**fields: Declared) -> Any:
 
 
 def declare(cls: type[Any], root: type[Any]) -> None:
-    """Make payload classes and hyper-parameters of what a method declares.
+    """Make fields of payloads and hyper-parameters of what a method declares.
 
     Args:
         cls: the method.
         root: the base class of all methods.
     """
-    bases = [base for base in cls.__bases__ if issubclass(base, root)]
     for way in WAYS:
-        setattr(cls, f"own_{way}", vars(cls).get(way) or {})
+        setattr(cls, f"own_{way}", vars(cls).get(way, {}))
         fields: dict[str, Declared | None] = {}
         for base in reversed(cls.__mro__):
             fields |= vars(base).get(f"own_{way}", {})
         declared = {name: field for name, field in fields.items() if field is not None}
-        inherited = getattr(super(cls, cls), way)
-        if way in vars(cls) or declared != (inherited.declared if inherited else {}):
-            setattr(cls, way, _payload(cls, way, declared))
+        if way in vars(cls) or declared != getattr(cls, way):
+            setattr(cls, way, Fields(f"{cls.__qualname__}.{way}", declared))
     for name, function in vars(cls).items():
         for way in WAYS:
-            own = getattr(function, way, None)
-            if isinstance(own, Mapping):
-                setattr(function, way, _payload(cls, f"{name}.{way}", own))
+            if type(own := getattr(function, way, None)) is dict:
+                setattr(function, way, Fields(f"{cls.__qualname__}.{name}.{way}", own))
     members = {name: vars(base)[name] for base in reversed(cls.__mro__) for name in vars(base)}
-    for way, types in zip(WAYS, ("downloads", "uploads"), strict=True):
+    for way, every in zip(WAYS, ("downloads", "uploads"), strict=True):
         parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
-        kinds = (part for part in parts if isinstance(part, type) and issubclass(part, Payload))
-        setattr(cls, types, tuple(dict.fromkeys(kinds)))
+        setattr(cls, every, tuple({of.place: of for of in filter(None, parts)}.values()))
     cls.gifts = tuple(name for name, one in members.items() if getattr(one, "is_gift", False))
-    cls.HParams = _parameters(cls, bases, root)
+    cls.HParams = _parameters(cls, root)
 
 
-def _payload(owner: type[Any], place: str, fields: Mapping[str, Declared]) -> type[Payload]:
-    named = {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}.{place}"}
-    made: type[Payload] = type(place, (Payload,), {**named, **fields})
-    return made
-
-
-def _parameters(cls: type[Any], bases: list[type[Any]], root: type[Any]) -> type[Any]:
+def _parameters(cls: type[Any], root: type[Any]) -> type[Any]:
     """Return the hyper-parameters of the bases and those that a method declares.
 
     Raises:
         TypeError: if an attribute without a type hides a hyper-parameter, or one with a type would
             make a hyper-parameter of what all methods have.
     """
+    bases: list[Any] = [base for base in cls.__bases__ if issubclass(base, root)]
     found: dict[type[Any], None] = dict.fromkeys(base.HParams for base in bases)
     models = tuple(m for m in found if not any(m is not o and issubclass(o, m) for o in found))
     hints = {

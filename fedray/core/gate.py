@@ -108,10 +108,10 @@ class Gate:
 
 def _check_like(payload: Payload, down: Payload | None) -> None:
     """Check that fields of the same name and axes in the download have equal names and forms."""
-    sent = {} if down is None else down.declared
-    for name, own in payload.declared.items():
+    sent = {} if down is None else down.fields
+    for name, own in payload.fields.items():
         if name in sent and not own.number and sent[name].axes == own.axes:
-            place = f"{type(payload).__qualname__}.{name}"
+            place = f"{payload.fields.place}.{name}"
             found, expected = ({place: vars(one)[name]} for one in (payload, down))
             if wrong := difference(found, expected):
                 raise BadPayload(f"{wrong}, as in the download")
@@ -134,15 +134,13 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
         blocks = [block for payload in payloads for block in payload.blocks()]
     # if their sum is finite, so are all numbers; that is 30 times faster than testing each number
     sums = [b.sum().item() for b in blocks if b.dtype.is_floating_point or b.dtype.is_complex]
-    for kind in {payload.__class__ for payload in payloads}:
-        floats = [name for name, one in kind.declared.items() if one.number is float]
-        sums += [getattr(p, name) for name in floats for p in payloads if type(p) is kind]
+    sums += [vars(payload)[name] for payload in payloads for name in payload.fields.floats]
     if all(map(cmath.isfinite, sums)):
         return payloads
     for payload in payloads:
         for place, _, _, value in payload.items():
             if not bool(torch.isfinite(torch.as_tensor(value)).all()):
-                where = f"{type(payload).__qualname__}.{place}"
+                where = f"{payload.fields.place}.{place}"
                 raise NotFinitePayload(f"{where} holds a NaN or an infinity")
     return payloads
 

@@ -7,10 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Literal,
     NoReturn,
-    Self,
     TypeAlias,
     get_args,
 )
@@ -18,7 +16,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.errors import FedrayError, NotFinite
+from fedray.errors import FedrayError, NotFinite, UserError
 from fedray.flat import map_blocks, structure_of, tensor_blocks
 from fedray.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
 
@@ -107,33 +105,58 @@ class Declared:
 sent = Declared
 
 
-@dataclass(frozen=True)
-class Payload:
-    """Base class of all messages between server and clients, frozen dataclasses.
+class Fields(dict[str, Declared]):
+    """What travels in one direction of a client step: declarations by name.
 
-    Methods declare them as `down` and `up`. Every attribute that is `sent(...)` becomes a field: a
-    tensor, a mapping of named tensors (nested or not), or a plain number.
+    Called with the values, in their order or by name, it returns a payload.
+
+    Args:
+        place: where it is declared, "FedAvg.up", for messages.
+        fields: the declarations.
+
+    Attributes:
+        tensors: the names of all fields but plain numbers.
+        floats: the names of the numbers that need not be whole.
     """
 
-    declared: ClassVar[Mapping[str, Declared]] = {}
-    """The declarations of all fields, by name."""
-    tensor_fields: ClassVar[tuple[str, ...]] = ()
-    """The names of all fields but plain numbers."""
+    def __init__(self, place: str, fields: Mapping[str, Declared]) -> None:
+        super().__init__(fields)
+        self.place = place
+        self.tensors = tuple(name for name, one in fields.items() if not one.number)
+        self.floats = tuple(name for name, one in fields.items() if one.number is float)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        own = {name: value for name, value in vars(cls).items() if isinstance(value, Declared)}
-        cls.declared = {**cls.declared, **own}
-        cls.tensor_fields = tuple(name for name, one in cls.declared.items() if not one.number)
-        cls.__annotations__ = dict.fromkeys(own, Any)
-        for name in own:
-            delattr(cls, name)
-        dataclass(frozen=True)(cls)
+    def __call__(self, *values: Any, **named: Any) -> Payload:
+        """Return a payload of values in the order of the fields, or all by name.
 
-    @classmethod
-    def reveals(cls) -> str:
-        """Return what a reader of the payload learns about clients, as a phrase."""
-        return "; ".join(dict.fromkeys(one.reveals for one in cls.declared.values() if one.reveals))
+        Raises:
+            ValueError, TypeError: if a field has no value, or a value no field.
+        """
+        if not named:
+            return Payload(self, dict(zip(self, values, strict=True)))
+        if values or named.keys() != self.keys():
+            raise TypeError(f"{self.place} has the fields {', '.join(self)}, each with one value")
+        return Payload(self, {name: named[name] for name in self})
+
+    def reveals(self) -> str:
+        """Return what a reader of a payload learns about clients, as a phrase."""
+        return "; ".join(dict.fromkeys(one.reveals for one in self.values() if one.reveals))
+
+
+class Payload:
+    """A message between server and clients, whose values are read as attributes.
+
+    Its values are tensors, mappings of named tensors (nested or not), and plain numbers.
+
+    Args:
+        fields: their declarations.
+        values: the values, in the order of the fields.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "fields")
+
+    def __init__(self, fields: Fields, values: dict[str, Any]) -> None:
+        self.fields = fields
+        self.__dict__ = values
 
     def items(self, statistics: Collection[str] = ()) -> Iterator[tuple[str, Kind, str, Any]]:
         """Yield place, kind, axes and value of every tensor and number: "weights.head.bias", ...
@@ -141,32 +164,32 @@ class Payload:
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
-        for name, field in self.declared.items():
+        for name, field in self.fields.items():
             for path, leaf in leaves({name: self.__dict__[name]}):
                 yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf
 
     def map(
         self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
-    ) -> Self:
-        """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
+    ) -> Payload:
+        """Return a payload of the same fields with `function(kind, tensor)` for every tensor."""
         changed = (
             function(kind, value) if isinstance(value, Tensor) else value
             for _, kind, _, value in self.items(statistics)
         )
-        return type(self)(**map_tensors(lambda _: next(changed), vars(self)))
+        return Payload(self.fields, map_tensors(lambda _: next(changed), vars(self)))
 
     def form(self) -> tuple[object, ...]:
-        """Return types, places, dtypes and shapes, without values; equal for alike payloads."""
-        return type(self), *map(structure_of, self.__dict__.values())
+        """Return place, names, dtypes and shapes, without values; equal for alike payloads."""
+        return self.fields.place, *map(structure_of, self.__dict__.values())
 
     def blocks(self) -> Sequence[Tensor]:
         """Return all tensors, those of a `Flat` as its vectors."""
-        return [block for n in self.tensor_fields for block in tensor_blocks(self.__dict__[n])]
+        return [block for n in self.fields.tensors for block in tensor_blocks(self.__dict__[n])]
 
-    def copied(self, function: Callable[[Tensor], Tensor]) -> Self:
+    def copied(self, function: Callable[[Tensor], Tensor]) -> Payload:
         """Return a payload with the results of a function that keeps values, for all `blocks`."""
-        copies = {n: map_blocks(function, self.__dict__[n]) for n in self.tensor_fields}
-        return type(self)(**{**self.__dict__, **copies})
+        copies = {n: map_blocks(function, self.__dict__[n]) for n in self.fields.tensors}
+        return Payload(self.fields, {**self.__dict__, **copies})
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check the types of all values, and axes and dtypes of tensors.
@@ -178,8 +201,8 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         sizes = dict(axes)
-        for name, field in self.declared.items():
-            place, value = f"{type(self).__qualname__}.{name}", self.__dict__[name]
+        for name, field in self.fields.items():
+            place, value = f"{self.fields.place}.{name}", self.__dict__[name]
             if field.number:
                 if type(value) not in (int, field.number):  # a float may be whole
                     _refuse(place, value, f"a number of type {field.number.__name__}")
@@ -189,9 +212,6 @@ class Payload:
                 _refuse(place, value, "a mapping of tensors")
             else:
                 _check_tensors(place, value)
-
-
-PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 
 def _refuse(place: str, value: Any, expected: str) -> NoReturn:
@@ -218,17 +238,21 @@ def _check_axes(place: str, value: Any, field: Declared, sizes: dict[str, int]) 
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a payload's type and numbers as JSON values, and its tensors by field."""
-    numbers = {name: vars(payload)[name] for name, one in payload.declared.items() if one.number}
-    tensors = {name: value for name, value in vars(payload).items() if name not in numbers}
-    return {"type": _full_name(type(payload)), "numbers": numbers}, tensors
+    """Return a payload's place and numbers as JSON values, and its tensors by field."""
+    tensors = {name: vars(payload)[name] for name in payload.fields.tensors}
+    numbers = {name: value for name, value in vars(payload).items() if name not in tensors}
+    return {"fields": payload.fields.place, "numbers": numbers}, tensors
 
 
-def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], of: PayloadTypes) -> Payload:
-    """Return the payload that `split_payload` split, of one of these types."""
-    [kind] = (kind for kind in of if _full_name(kind) == facts["type"])
-    return kind(**facts["numbers"], **tensors)
+def join_payload(
+    facts: Mapping[str, Any], tensors: Mapping[str, Any], declared: Sequence[Fields]
+) -> Payload:
+    """Return the payload that `split_payload` split, whose fields are among those declared.
 
-
-def _full_name(kind: type[Payload]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    Raises:
+        UserError: if the method declares others since then.
+    """
+    for fields in declared:
+        if fields.place == facts["fields"]:
+            return fields(**facts["numbers"], **tensors)
+    raise UserError(f"the method has no {facts['fields']} any more; install the run's version")

@@ -24,6 +24,7 @@ from torch import Tensor
 from fedray.core.payload import (
     BadPayload,
     Call,
+    Fields,
     Kind,
     NotFinitePayload,
     Payload,
@@ -62,9 +63,9 @@ class Privacy:
     seed: int = 0
     statistics: Collection[str] = ()
 
-    def covers(self, sent: type[Payload]) -> bool:
-        """Return True if fields of an upload of this type are clipped and noised."""
-        return any(o.kind not in EXEMPT_KINDS and not o.number for o in sent.declared.values())
+    def covers(self, sent: Fields) -> bool:
+        """Return True if some of these fields are clipped and noised."""
+        return any(o.kind not in EXEMPT_KINDS and not o.number for o in sent.values())
 
     def protect(self, upload: Payload, call: Call) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
@@ -96,7 +97,7 @@ class Privacy:
                 updates.append(value - starts[-1])
         length = update_norm(updates)
         if not math.isfinite(length):
-            raise NotFinitePayload(f"the update in {type(upload).__qualname__} has norm {length}")
+            raise NotFinitePayload(f"the update in {upload.fields.place} has norm {length}")
         if length <= self.clip_norm:
             return upload
         pairs = zip(starts, updates, strict=True)
@@ -105,7 +106,7 @@ class Privacy:
             lambda kind, value: next(values) if is_covered(kind, value) else value, self.statistics
         )
 
-    def release(self, total: Total, sent: type[Payload], *, round_: int, step: str) -> Total:
+    def release(self, total: Total, sent: Fields, *, round_: int, step: str) -> Total:
         """Return the sums over m uploads for the server step; unchanged if privacy is local.
 
         With central privacy, they are the sums that m uploads of the mean with noise have: its
@@ -120,7 +121,7 @@ class Privacy:
                 return tensor
             return noisy(kind, (tensor / count).float()).double() * count
 
-        fields = sent(*map(total.sums.get, sent.declared)).map(released, self.statistics)
+        fields = sent(*map(total.sums.get, sent)).map(released, self.statistics)
         return Total(total.clients, {n: vars(fields).get(n, own) for n, own in total.sums.items()})
 
     def _noise(
@@ -146,11 +147,11 @@ def update_norm(tensors: Iterable[Tensor]) -> float:
     return float(torch.stack(norms).norm()) if norms else 0.0
 
 
-def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:
+def exempt_fields(uploads: Iterable[Fields]) -> list[tuple[str, Kind]]:
     """Return the place and kind of every declared field that privacy does not cover."""
     return [
-        (f"{payload.__qualname__}.{name}", field.kind)
-        for payload in uploads
-        for name, field in payload.declared.items()
+        (f"{fields.place}.{name}", field.kind)
+        for fields in uploads
+        for name, field in fields.items()
         if field.kind in EXEMPT_KINDS
     ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from itertools import accumulate, groupby, product
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -28,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import CPU, Batch, Client, Samples, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
+from fedray.core.payload import Payload
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
     LocalTraining,
@@ -35,7 +35,6 @@ from fedray.core.training import (
     augmented,
     batch_sizes,
     batches_of,
-    check_scalar,
     only_trainable,
 )
 from fedray.counts import Tallied, Tally, counted
@@ -138,7 +137,7 @@ class _Stack:
         if one.trainable is not None:
             learning = learning.intersection(one.trainable)
         sent = [context.down for context in contexts if context.down is not one.down]
-        names = one.down.tensor_fields if sent else ()  # of what each client is sent for itself
+        names = one.down.fields.tensors if sent else ()  # of what each client is sent for itself
         self._tree: dict[str, Any] = {
             "learning": {n: tensor for n, tensor in rows.items() if n in learning},
             "extra": stack_trees([c.extra for c in contexts]),
@@ -183,7 +182,8 @@ class _Stack:
         learning = [tensor[clients].detach().requires_grad_() for tensor in self._learning]
         others = [tensor[clients] for tensor in self._others]
         losses = self._losses(*learning, *others, stored, integers)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        ones = torch.ones(losses.shape[:1], device=self._device)
+        losses.backward(ones)  # type: ignore[no-untyped-call]
         if epoch == config.epochs - 1:
             self._last.append((clients, stored.shape[1], losses.detach()))
         if config.clip_grad_norm is not None:
@@ -233,7 +233,7 @@ class _Stack:
         batch = self._samples.batch(stored, integers[:first], integers[first:last])
         client: Any = _Shared(place="local.client", **self._equal, class_counts=counts)
         state: Any = _Shared(place="local.state", memory=values["memory"])
-        down = replace(one.down, **values["down"]) if values["down"] else one.down
+        down = one.down and Payload(one.down.fields, {**vars(one.down), **values["down"]})
         model = self._objective.model
         local = LocalContext(client, model, state, down, values["extra"], one.trainable)
         named = {**values["learning"], **values["fixed"]}
@@ -241,7 +241,6 @@ class _Stack:
         loss: Tensor = functional_call(
             self._objective, weights, (batch, local), tie_weights=is_tied(model)
         )
-        check_scalar(loss)
         return loss
 
     def results(self) -> list[tuple[Trained | FloatingPointError, Tallied]]:

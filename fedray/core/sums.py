@@ -126,7 +126,7 @@ def combined_rows(method: Any, uploads: Sequence[Any]) -> StateTree:
     Raises:
         TypeError: if a field has no sum.
     """
-    fields, weights = type(uploads[0]).declared, torch.ones(len(uploads), dtype=torch.double)
+    fields, weights = uploads[0].fields, torch.ones(len(uploads), dtype=torch.double)
     if "samples" in fields:
         weights = torch.tensor([*map(method.weight, uploads)], dtype=torch.double)
     rows: dict[str, Any] = {"weight": weights}

@@ -16,14 +16,14 @@ from torch.nn.utils import clip_grad_norm_
 from fedray.core.algorithm import Algorithm, LocalContext, StepResult
 from fedray.core.client import Batch, Client, TrainingConfig, set_lr
 from fedray.data.augment import Augmentation
-from fedray.errors import NoScalar, UserError, shown
+from fedray.errors import UserError
 from fedray.models import (
     Classifier,
     ClassifierOutput,
     is_normalisation,
     modules_of,
 )
-from fedray.trees import ClientState, describe_tensor
+from fedray.trees import ClientState
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,6 @@ def fit(
 
     Raises:
         FloatingPointError: if the loss is not finite.
-        NoScalar: if the loss of a batch is not a scalar.
     """
     client, config = local.client, local.client.setting.training
     if config.precision == "bfloat16":
@@ -127,7 +126,6 @@ def fit(
                 set_lr(optimizer, config.lr * decay(step // repeat / batches))
             optimizer.zero_grad()
             value = loss(batch)
-            check_scalar(value)
             value.backward()  # type: ignore[no-untyped-call]
             if before_step is not None:
                 before_step()
@@ -140,7 +138,7 @@ def fit(
                 after_batch()
     losses = losses[repeat - 1 :: repeat]  # of the last step on every batch
     last = losses[-len(sizes) :] if sizes else []  # of the last epoch
-    client.note_losses(torch.stack(last) if last else torch.zeros(0), sizes)
+    client.note_losses(last, sizes)
     tensors = client.weights(local.model)
     return Trained({**tensors, **local.extra} if local.extra else tensors, len(losses))
 
@@ -173,13 +171,6 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
             f"{images.dtype} {list(images.shape)} with values from 0 to 255"
         )
     return views
-
-
-def check_scalar(loss: object) -> None:
-    """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
-    if not isinstance(loss, Tensor) or loss.ndim:
-        found = describe_tensor(loss) if isinstance(loss, Tensor) else shown(loss)
-        raise NoScalar(f"the loss of a batch is {found}, expected a tensor without axes: a mean")
 
 
 def batches_of(order: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:

@@ -22,10 +22,9 @@ from fedray.models.init import (
     drawn_linear,
     initialise,
     own_width,
-    skeleton,
     undrawn_linear,
 )
-from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels
 from fedray.models.pretrained import check_pretrained, start_from_pretrained
 from fedray.models.structure import (
     buffer_names,

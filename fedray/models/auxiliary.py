@@ -16,11 +16,7 @@ AUXILIARY = "auxiliary."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AuxiliaryOutput(ClassifierOutput):
-    """The outputs of both models for the same images.
-
-    Attributes:
-        auxiliary: the output of the small model.
-    """
+    """The outputs of the client's model and, as `auxiliary`, of the small one for equal images."""
 
     auxiliary: ClassifierOutput
 

@@ -1,4 +1,4 @@
-"""Types of model inputs: pixels, patch embeddings, and frozen features.
+"""Types of model inputs: pixels and frozen features.
 
 All inputs are tensors; the types prevent passing one kind to a model that expects another.
 """
@@ -15,11 +15,7 @@ from fedray.counts import note_images
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
-    """A batch of B inputs of one kind.
-
-    Attributes:
-        values: `[B, ...]`, float.
-    """
+    """A batch of B inputs of one kind, `values` [B, ...], float."""
 
     values: Tensor
 
@@ -48,11 +44,6 @@ class Pixels(_Values):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PatchEmbeddings(_Values):
-    """Class token and M patches as input of a vision tower's first block, `[B, 1+M, w]`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class PatchFeatures(_Values):
     """Features of M patches from a frozen vision tower `[B, M, d]`, not normalised."""
 
@@ -62,15 +53,11 @@ class ImageFeatures(_Values):
     """Features of images from a frozen encoder `[B, d]`, not normalised."""
 
 
-Inputs = Pixels | PatchEmbeddings | PatchFeatures | ImageFeatures
+Inputs = Pixels | PatchFeatures | ImageFeatures
 
 
 def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
-    """Return the values of an input of an accepted type, and count its images as read.
-
-    Raises:
-        TypeError: if the input has another type, for example a bare tensor.
-    """
+    """Return the values of an input, and count its images as read; TypeError for other types."""
     if not isinstance(x, kinds):
         accepted = " or ".join(kind.__name__ for kind in kinds)
         actual: Any = type(x)

@@ -1,9 +1,9 @@
 """Load torchvision's weights into backbones, by name or from a local file.
 
-All tensors of a backbone are loaded that torchvision's network has by the same name, batch norm
-included, but for an architecture's `own`. All other tensors, the head and the adapter keep their
-drawn values. So does the projector, except for hidden layers of torchvision's network (AlexNet's
-FC6 and FC7) of equal width. A line in the log names the loaded layers.
+An architecture names the tensors that it shares with torchvision's network, batch norm included.
+All others, the head and the adapter keep their drawn values. So does the projector, except for
+hidden layers of torchvision's network (AlexNet's FC6 and FC7) of equal width. A line in the log
+names the loaded layers.
 
 Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 """
@@ -11,7 +11,7 @@ Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedray.config import WEIGHT_FILES
 from fedray.errors import UserError, nearest, one_line
 from fedray.language.encoders.weights import read_weights
-from fedray.models.architectures import Architecture, architectures
+from fedray.models.architectures import architectures
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
             possible = [entry.name for entry in architectures.entries() if entry.reference]
             raise UserError(
                 f"model.pretrained={source}: {name} does not correspond to a network of "
-                f"torchvision; set model.group to one of {', '.join(possible)}, or leave "
-                "model.pretrained out"
+                f"torchvision; set model.group to one of {', '.join(possible)}"
             )
         valid = [str(weights) for weights in get_model_weights(reference)]
         if not _is_file(source) and source not in valid:
@@ -63,7 +62,6 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
         raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
 
 
-@torch.no_grad()
 def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) -> None:
     """Load pre-trained weights into an extractor, in place, and log the loaded layers.
 
@@ -76,63 +74,32 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
     Raises:
         UserError: if the weights cannot be downloaded or read, or a tensor does not fit.
     """
-    path = Path(source)
-    written = path.stat().st_mtime_ns if _is_file(source) and path.is_file() else 0
-    state, spec = _read(source, written), architectures.get(architecture)
-    tensors, loaded = extractor.state_dict(), []
+    path, spec = Path(source), architectures.get(architecture)
+    state = _read(source, path.stat().st_mtime_ns if _is_file(source) else 0)
     misfit = f"model.pretrained={source} does not fit {architecture}: "
-    if surplus := [name for name in state if name not in _names(spec.reference)]:
+    known, tensors, loaded = _names(spec.reference), extractor.state_dict(), dict[str, Tensor]()
+    if surplus := [name for name in state if name not in known]:
         raise UserError(f"{misfit}the weights have {surplus[0]}, which {spec.reference} lacks")
-    for name, theirs in _pairs(spec, tensors, state):
-        loaded.append(name)
-        if theirs not in state and theirs.endswith("num_batches_tracked"):
-            continue  # missing in old files; nothing reads this counter
-        if theirs not in state:
-            raise UserError(f"{misfit}the weights have no {theirs}")
-        shapes = [list(tensor.shape) for tensor in (state[theirs], tensors[name])]
-        if shapes[0] != shapes[1]:
-            raise UserError(f"{misfit}{theirs} is {shapes[0]}, expected {shapes[1]}")
-        tensors[name].copy_(state[theirs])
-    _log_loaded(architecture, source, tuple(loaded), tuple(tensors))
-
-
-def _pairs(
-    spec: Architecture, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
-) -> Iterator[tuple[str, str]]:
-    """Yield the names, in an extractor and in torchvision's network, of what is loaded."""
-    own = tuple(f"backbone.{prefix}" for prefix in spec.own)
-    for name in tensors:
-        theirs = spec.within + name.removeprefix("backbone.")
-        is_shared = name.startswith("backbone.") and theirs in _names(spec.reference)
-        if is_shared and not (own and name.startswith(own)):
-            yield name, theirs
-    for prefix, theirs in spec.projector:
-        layer = [(f"projector.{prefix}{name}", theirs + name) for name in ("weight", "bias")]
-        if all(
-            a in tensors and b in state and tensors[a].shape == state[b].shape for a, b in layer
-        ):
-            yield from layer
-
-
-@lru_cache(maxsize=64)
-def _log_loaded(
-    architecture: str, source: str, loaded: Collection[str], tensors: Collection[str]
-) -> None:
-    """Log, once per process, which layers are loaded and which keep their drawn values."""
-
-    def layers(names: Collection[str]) -> str:
-        parts = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name in names)
-        return ", ".join([*list(parts)[:12], *(["..."] if len(parts) > 12 else [])]) or "none"
-
-    _log.warning(
-        "model.pretrained=%s: %d of %s's %d tensors are loaded (%s); drawn: %s, and the head",
-        source,
-        len(loaded),
-        architecture,
-        len(tensors),
-        layers(loaded),
-        layers(set(tensors) - set(loaded)),
+    shared = (
+        (name, a, b) for name in tensors for a, b in spec.shares.items() if name.startswith(a)
     )
+    for name, ours, prefix in shared:
+        theirs, is_hidden = prefix + name.removeprefix(ours), ours.startswith("projector.")
+        if theirs in state and not (is_hidden and state[theirs].shape != tensors[name].shape):
+            loaded[name] = state[theirs]
+        elif theirs in known and not is_hidden and not theirs.endswith("num_batches_tracked"):
+            raise UserError(f"{misfit}the weights have no {theirs}")  # old files lack counters
+    try:
+        extractor.load_state_dict(loaded, strict=False)
+    except RuntimeError as error:
+        raise UserError(f"{misfit}{one_line(error)}") from None
+    drawn = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name not in loaded)
+    counts = f"{len(loaded)} of {architecture}'s {len(tensors)} tensors are loaded"
+    _log_once(f"model.pretrained={source}: {counts}; drawn: {', '.join([*drawn, 'the head'])}")
+
+
+_log_once = lru_cache(maxsize=64)(_log.warning)
+"""Log a line once per process."""
 
 
 @lru_cache(maxsize=8)
@@ -146,12 +113,7 @@ def _names(reference: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _read(source: str, written: int) -> Mapping[str, Tensor]:
-    """Return the tensors of a file, or of torchvision's weights, by name.
-
-    Args:
-        source: see `start_from_pretrained`.
-        written: when the file was written; part of the cache's key.
-    """
+    """Return the tensors of a file, written at this time, or of torchvision's weights, by name."""
     del written
     if _is_file(source):
         return read_weights(Path(source), "model.pretrained", "pass a file of a state dict")

@@ -53,17 +53,26 @@ def convolution_stages(model: Classifier) -> list[nn.Module]:
     max-pooling that follow: five in AlexNet, stem and stages in a residual network. Unlike the last
     of `stages`, the last stage ends before its maps are flattened or averaged.
     """
+    parts = model.get_submodule("extractor.backbone").named_children()
     follow = (nn.ReLU, nn.ReLU6, nn.MaxPool2d, nn.BatchNorm2d)
-    ends: list[nn.Module] = []
-    inside = False
-    for part in model.get_submodule("extractor.backbone").children():
-        if any(isinstance(module, nn.Conv2d) for module in part.modules()):
-            ends.append(part)
-            inside = True
-        elif inside and isinstance(part, follow):
-            ends[-1] = part
-        else:
-            inside = False
+    return [*_stages(parts, (nn.Conv2d,), follow).values()]
+
+
+def _stages(
+    parts: Iterable[tuple[str, nn.Module]],
+    first: tuple[type[nn.Module], ...],
+    follow: tuple[type[nn.Module], ...],
+) -> dict[str, nn.Module]:
+    """Return the last module of each stage by the name of its first, which has a `first` layer."""
+    ends: dict[str, nn.Module] = {}
+    stage = ""
+    for name, part in parts:
+        if any(isinstance(module, first) for module in part.modules()):
+            stage = name
+        elif not isinstance(part, follow):
+            stage = ""
+        if stage:
+            ends[stage] = part
     return ends
 
 
@@ -132,26 +141,19 @@ def stages(model: Classifier) -> dict[str, nn.Module]:
     "projector.0", "head") and ends before the next one. Normalisation, activation and pooling thus
     belong to the preceding layer, and the extractor's last stage ends in the features.
     """
-    ends: dict[str, nn.Module] = {}
-    name = ""
+    parts: list[tuple[str, nn.Module]] = []
     for prefix, part in (*model.get_submodule("extractor").named_children(), ("head", model.head)):
         inner = part.named_children() if isinstance(part, nn.Sequential) else [("", part)]
-        for key, module in inner:
-            if any(isinstance(m, nn.Conv2d | nn.Linear) for m in module.modules()):
-                name = f"{prefix}.{key}" if key else prefix
-            if name:
-                ends[name] = module
-    return ends
+        parts += [(f"{prefix}.{key}" if key else prefix, module) for key, module in inner]
+    return _stages(parts, (nn.Conv2d, nn.Linear), (nn.Module,))
 
 
 def layers(model: Classifier) -> dict[str, nn.Module]:
     """Return every convolution and linear layer of a model by name, in order."""
-    parts = (*model.get_submodule("extractor").named_children(), ("head", model.head))
     return {
-        f"{prefix}.{name}" if name else prefix: module
-        for prefix, part in parts
-        for name, module in part.named_modules()
-        if isinstance(module, nn.Conv2d | nn.Linear)
+        name.removeprefix("extractor."): module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear) and name.startswith(("extractor.", "head"))
     }
 
 

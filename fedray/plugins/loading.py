@@ -18,8 +18,8 @@ from types import ModuleType
 
 from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
 from fedray.plugins.entry_points import check_version
+from fedray.plugins.named import check_named
 from fedray.plugins.plugin import Plugin
-from fedray.plugins.trust import check_trusted
 from fedray.registry import activate, check_taken, forget
 
 _lock = RLock()
@@ -75,13 +75,13 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
 
     Raises:
         UserError: if a plug-in cannot be imported, is installed in another version, registers a
-            name that is taken, or is not trusted. No plug-in is in use then.
+            name that is taken, or comes from a folder. No plug-in is in use then.
     """
     global _used
     wanted = tuple(plugins)
     if wanted == _used:
         return False
-    check_trusted(wanted)
+    check_named(wanted)
     with _lock:
         names = {plugin.name for plugin in wanted}
         stale = [old for old in _loaded.values() if old.name in names and old not in wanted]

@@ -128,18 +128,6 @@ def _read(path: Path) -> str:
         raise UserError(f"plug-in {path} cannot be read: {one_line(error)}") from None
 
 
-def changed_file(plugin: Plugin) -> str | None:
-    """Return the path of the first file of a plug-in whose text has changed; else None.
-
-    Missing files, as on another machine, count as unchanged.
-    """
-    for file, text in plugin.files.items():
-        path = Path(plugin.path_of(file))
-        if path.is_file() and _read(path) != text:
-            return str(path)
-    return None
-
-
 def check_module_name(name: str, root: Path) -> None:
     """Raise a UserError if the module `name` in `root` has the name of another module."""
     spec = PathFinder.find_spec(name, site_folders())

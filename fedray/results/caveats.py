@@ -46,12 +46,6 @@ def _environments(groups: Sequence[RunGroup]) -> Iterator[str]:
                 f"{member.label}: seeds {first.seed} and {seed} were made in different "
                 f"environments: {'; '.join(changes[seed])}"
             )
-        for info in infos:
-            for entry in info.earlier_environments:
-                yield (
-                    f"{member.label}, seed {info.seed}: the rounds up to {entry.until_round} were "
-                    "made in another environment, which run.json names"
-                )
 
 
 def _unfinished_runs(groups: Sequence[RunGroup]) -> Iterator[str]:

@@ -39,7 +39,6 @@ from fedray.models import buffer_names, frozen_parameters
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
-from fedray.runtime.devices import check_speed
 from fedray.runtime.models import BackboneModels, ModelProvider, PromptedModels, feature_width
 from fedray.streams import Streams
 
@@ -303,7 +302,6 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
     insists, half = keys.names is not None, keys.precision == "bfloat16"
-    check_speed("text.precision", keys.precision, device)
     options = len(texts), flat_texts, insists, half
     content = (choice.name, repr(choice.params), choice.identity(), *options)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)

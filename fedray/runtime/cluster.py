@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import sys
@@ -136,10 +135,10 @@ def cause_of(error: Exception) -> str:
 
 
 class Liveness:
-    """Watches, from the driver, the head of the connected cluster and Ray on the driver's node.
+    """Notices, in the driver, that the head of the cluster or Ray on the driver's node has died.
 
-    Ray waits a minute for a killed head, and then aborts the process; for a killed node it waits
-    until another one has room. But a killed process no longer listens at its port.
+    Ray itself waits a minute for a killed head, and then aborts the process without a sentence; for
+    a killed node it waits for ever. But a killed process no longer listens at its port.
     """
 
     def __init__(self) -> None:
@@ -153,32 +152,20 @@ class Liveness:
         }
         self._checked = time.monotonic()
 
-    def wait(self, ref: Any, seconds: float = math.inf) -> bool:
-        """Wait until a reference is ready; return False after `seconds` without it.
-
-        Raises:
-            RayDied: if Ray dies.
-        """
-        end = time.monotonic() + seconds
-        while not (is_ready := bool(ray.wait([ref], timeout=LOOK_SECONDS)[0])):
-            self.look()
-            if time.monotonic() > end:
-                break
-        self.look()
-        return is_ready
-
-    def look(self) -> None:
-        """Check Ray as `check` does, unless that was done a moment ago."""
-        if time.monotonic() - self._checked >= LOOK_SECONDS:
-            self.check()
-
     def check(self) -> None:
-        """Raise a `RayDied` if Ray does not answer for some seconds."""
+        """Raise a `RayDied` if Ray has died; look once in two seconds."""
+        if time.monotonic() - self._checked >= LOOK_SECONDS:
+            self._checked = time.monotonic()
+            if died := self.cause():
+                raise died
+
+    def cause(self) -> RayDied | None:
+        """Return the error if Ray does not answer for some seconds."""
         for sentence, address in self._addresses.items():
             for _ in range(TRIES):
                 if answers(address):
                     break
                 time.sleep(1.0)
             else:
-                raise RayDied(sentence)
-        self._checked = time.monotonic()
+                return RayDied(sentence)
+        return None

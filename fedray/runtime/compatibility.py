@@ -16,13 +16,7 @@ from fedray.data import FederatedData, ImageSet
 from fedray.data.partitions import more_per_client
 from fedray.errors import UserError
 from fedray.evaluation.metrics import check_domains
-from fedray.models import (
-    Pixels,
-    assign_architectures,
-    check_pretrained,
-    is_dense,
-    skeleton,
-)
+from fedray.models import Pixels, assign_architectures, build, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy
 
 
@@ -204,7 +198,7 @@ def _single_images(e: Experiment, method: type[Algorithm], data: FederatedData) 
 def _trains_on_one(architecture: str, shape: tuple[int, int, int], hidden: int | None) -> bool:
     """Return True if a network with a projector of a hidden width can train on one image."""
     channels, height, width = shape
-    model = skeleton(
+    model = build(
         architecture,
         channels=channels,
         image_size=height,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,29 +17,15 @@ from fedray import core
 from fedray.core.client import CPU, Together
 from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
-from fedray.errors import (
-    ClientError,
-    Failure,
-    NoScalar,
-    NotFinite,
-    UserError,
-    definition_line,
-    plugin_line,
-)
+from fedray.errors import ClientError, Failure, NotFinite, UserError
 from fedray.flat import map_blocks, tensor_blocks
 from fedray.models import Classifier
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import (
-    check_speed,
-    check_threads,
-    free_memory,
-    is_out_of_memory,
-    out_of_memory,
-)
+from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.trees import aligned, is_aligned, make_contiguous, moved_to, storage_of
+from fedray.trees import aligned, make_contiguous, moved_to, storage_of
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""
@@ -79,80 +64,61 @@ class Stepped:
     seconds: float
 
 
+@dataclass(frozen=True)
 class Given:
     """What a step reads: its client's state and its download, on the device.
 
-    Args:
+    Attributes:
         before: the client's state; None before its first step.
-        state: this state, or the first one.
-        placed: returns the blocks of a state on the device.
-        down: the download on the device, and its guard.
+        state: this state, or the first one, on the device.
+        down: the download on the device.
+        guards: notice a step that writes into them.
     """
 
-    def __init__(
-        self,
-        before: core.ClientState | None,
-        state: core.ClientState,
-        placed: Callable[[core.ClientState], Sequence[Tensor]],
-        down: Sent,
-    ) -> None:
-        self._before, self.is_empty = before, not (state.model or state.memory)
-        self.state, (self.down, self._guards) = state, down
-        self._origins: dict[int, Tensor] = {}
-        if self.is_empty:
-            return
-        parts = _parts(state)
-        pairs = [*zip(placed(state), tensor_blocks(parts), strict=True)]
-        self._origins = {id(new): old for new, old in pairs if new is not old}
-        if self._origins:
-            blocks = iter([new for new, _ in pairs])
-            self.state = core.ClientState(**map_blocks(lambda _: next(blocks), parts))
-        self._guards = *self._guards, ReadOnly("the client's state", _parts(self.state))
+    before: core.ClientState | None
+    state: core.ClientState
+    down: core.Payload | None
+    guards: Sequence[ReadOnly]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if the state has no tensor."""
+        return _is_empty(self.state)
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
-        for guard in self._guards:
+        for guard in self.guards:
             guard.check()
 
-    def kept(
-        self, state: core.ClientState, apart: Callable[[Tensor], Tensor]
-    ) -> core.ClientState | None:
-        """Return the next state outside the memory that the next client overwrites.
 
-        Args:
-            state: what the step returned.
-            apart: returns a tensor that the next client does not overwrite.
-
-        Returns:
-            The state; the client's own one if the step returned it; None if a client without state
-            still needs none.
-        """
-        is_first = self._before is None
-        if (state is self.state and not is_first) or (
-            is_first and self.is_empty and not (state.model or state.memory)
-        ):
-            return self._before
-
-        def kept(tensor: Tensor) -> Tensor:
-            if tensor.dtype in UNSUPPORTED:
-                raise TypeError(
-                    f"the state holds {tensor.dtype}, which cannot be stored; use float32"
-                )
-            if id(tensor) in self._origins:
-                return self._origins[id(tensor)]
-            return settled(apart(tensor.detach()))
-
-        return core.ClientState(**map_blocks(kept, make_contiguous(_parts(state))))
+def _is_empty(state: core.ClientState) -> bool:
+    return not (state.model or state.memory)
 
 
 def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
     return {"model": state.model, "memory": state.memory}
 
 
-def settled(tensor: Tensor) -> Tensor:
-    """Return a tensor that is aligned, and of whose memory it is not a small part."""
-    is_part = tensor.untyped_storage().nbytes() > 2 * tensor.nbytes  # the rest would be waste
-    return tensor.clone() if is_part and tensor.is_cpu else aligned(tensor)
+def _kept(
+    given: Given, after: core.ClientState, apart: Callable[[Tensor], Tensor]
+) -> core.ClientState | None:
+    """Return the next state outside the memory that the next client overwrites.
+
+    Args:
+        given: what the step has read.
+        after: the state that the step returned.
+        apart: returns a tensor that the next client does not overwrite.
+
+    Returns:
+        The state; the client's own one if the step returned it; None if a client without state
+        still needs none.
+    """
+    if after is given.state and given.before is not None:
+        return given.before
+    if given.before is None and given.is_empty and _is_empty(after):
+        return None
+    tree = make_contiguous(_parts(after))
+    return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
 
 
 def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
@@ -161,7 +127,7 @@ def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState |
     blocks = {n: tensor_blocks(tree) for n, tree in parts.items()}
     away = {n: of for n, of in blocks.items() if False in [block.is_cpu for block in of]}
     moved = iter(moved_to([block for of in away.values() for block in of], CPU))
-    here = {n: map_blocks(lambda _: settled(next(moved)), parts[n]) for n in away}
+    here = {n: map_blocks(lambda _: next(moved), parts[n]) for n in away}
     return [core.ClientState(**here[n]) if n in here else one for n, one in enumerate(states)]
 
 
@@ -171,8 +137,7 @@ def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
     return tensor.clone() if is_shared else tensor
 
 
-UNSUPPORTED = (torch.bfloat16, torch.complex32)
-"""Types that states cannot have: states travel as NumPy arrays, and NumPy lacks these."""
+REMEDY = "lower batch_size or workers, or choose a smaller model.group or model.clip"
 
 
 class StepContexts:
@@ -197,30 +162,30 @@ class StepContexts:
         self._arrived: dict[int, Sequence[Tensor]] = {}  # blocks of a group's states, downloads
         self._sent: tuple[Callable[[], object], Sent]
         self._forget()
-        experiment = assembly.experiment
-        check_speed("precision", experiment.precision, device)
-        if assembly.algorithm.requires.prompts:
-            check_speed("model.clip_precision", experiment.model.clip_precision, device)
 
     def given(
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        first = self._state_or_first(context, state)
-        return Given(state, first, self._placed, self._download(down))
-
-    def _placed(self, state: core.ClientState) -> Sequence[Tensor]:
-        """Return the blocks of a state on the device, aligned."""
-        blocks = tensor_blocks(_parts(state))
-        if self.device.type == "cpu":  # unaligned if read from a file
-            return blocks if all(map(is_aligned, blocks)) else [*map(aligned, blocks)]
-        return self._arrived.get(id(state)) or moved_to(blocks, self.device)
+        read = self._first(context) if state is None else state
+        placed, guards = self._download(down)
+        if not _is_empty(read):
+            if self.device.type != "cpu":
+                blocks = self._arrived.get(id(state)) or moved_to(
+                    tensor_blocks(_parts(read)), self.device
+                )
+                arrived = iter(blocks)
+                read = core.ClientState(**map_blocks(lambda _: next(arrived), _parts(read)))
+            guards = *guards, ReadOnly("the client's state", _parts(read))
+        return Given(state, read, placed, guards)
 
     @contextmanager
-    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together | None]:
-        """Copy a group's states and downloads to an accelerator at once; None on the CPU."""
+    def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
+        """Make a group's clients; copy their states and downloads to an accelerator at once."""
+        shared = Together(self.device)
+        shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
         if self.device.type == "cpu":
-            yield None
+            yield shared
             return
         blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
         new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
@@ -228,8 +193,6 @@ class StepContexts:
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
         self._arrived = {key: [next(moved) for _ in of] for key, of in blocks.items()}
         try:
-            shared = Together()
-            shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
             yield shared
         finally:
             self._arrived = {}
@@ -249,19 +212,21 @@ class StepContexts:
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
-        check_numbers(context.reports, context.train_losses)
+        check_numbers(context)
         own = partial(apart, context.skeleton.memory)
         algorithm, is_update = self.assembly.algorithm, call.step == "client_update"
-        declared = algorithm.up if is_update else algorithm.sent_by(call.step)
-        if isinstance(upload, dict) and declared is not None:
-            upload = declared(**upload)
-        is_optional = declared is None or not is_update
-        if type(upload) is not declared and not (upload is None and is_optional):
-            found, expected = type(upload), "nothing" if declared is None else declared.__qualname__
-            raise core.BadPayload(f"{call.step} uploads {found.__qualname__}, expected {expected}")
+        fields = algorithm.up if is_update else algorithm.sent_by(call.step)
+        if isinstance(upload, dict) and upload.keys() == fields.keys():
+            upload = core.Payload(fields, {name: upload[name] for name in fields})
+        is_nothing = upload is None and not (is_update and fields)
+        if getattr(upload, "fields", None) is not fields and not is_nothing:
+            named = vars(upload) if isinstance(upload, core.Payload) else upload
+            found = ", ".join(named) if isinstance(named, dict) else type(upload).__name__
+            expected = ", ".join(fields) or "nothing"
+            raise core.BadPayload(f"{call.step} uploads {found}, expected {expected}")
         if upload is not None:
             upload = upload.copied(own)
-        return Stepped(call, upload, given.kept(next_state, own), work, seconds)
+        return Stepped(call, upload, _kept(given, next_state, own), work, seconds)
 
     def method_step(self, name: str) -> Callable[..., Any]:
         """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
@@ -294,18 +259,8 @@ class StepContexts:
         where = f"client {client}, round {round_}, step {step}"
         if is_out_of_memory(error):
             free_memory(self.device)
-            return out_of_memory(self.assembly.experiment, self.device, where)
-        return ClientError(client, round_, step, self._failure(error))
-
-    def _failure(self, error: BaseException) -> Failure:
-        try:
-            failure = Failure.of(error)
-            if type(error) not in (FloatingPointError, NoScalar) or plugin_line(error):
-                return failure
-            loss = getattr(type(self.assembly.algorithm), "loss", None)
-            return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
-        except Exception:  # the error's own text raises
-            return Failure(type(error).__name__)
+            return out_of_memory(self.device, where, REMEDY)
+        return ClientError(client, round_, step, Failure.of(error))
 
     def _download(self, down: core.Payload | None) -> Sent:
         """Return a download on the device, to which it is sent once for all, and its guard."""
@@ -326,18 +281,15 @@ class StepContexts:
         """Forget the last download."""
         self._sent = (lambda: None, (None, ()))
 
-    def _state_or_first(
-        self, context: core.Client, state: core.ClientState | None
-    ) -> core.ClientState:
-        if state is not None:
-            return state
-        if context.id not in self._empty:
-            with counted():  # building the first state is no work of a step
-                state = self.assembly.algorithm.init_client(context)
-            if state.model or state.memory:
-                return state
+    def _first(self, context: core.Client) -> core.ClientState:
+        """Return the state of a client before its first step."""
+        if context.id in self._empty:
+            return self._empty[context.id]
+        with counted():  # building the first state is no work of a step
+            state = self.assembly.algorithm.init_client(context)
+        if _is_empty(state):
             self._empty[context.id] = state
-        return self._empty[context.id]
+        return core.ClientState(**map_blocks(aligned, _parts(state)))
 
     def client(self, client: int, round_: int, together: Together | None = None) -> core.Client:
         """Return the client as a step sees it, without its test images.
@@ -345,7 +297,7 @@ class StepContexts:
         Args:
             client: its id.
             round_: the round.
-            together: what it shares with its group on an accelerator.
+            together: what it shares with its group.
         """
         (setting, data), models = self._round(round_), self.assembly.models
         architecture = models.architectures[client]
@@ -400,9 +352,6 @@ class StepContexts:
     def _skeleton(self, architecture: str) -> core.Skeleton:
         if architecture not in self._skeletons:
             empty = self.assembly.models.empty(architecture, self.device)
-            if not self.assembly.algorithm.requires.prompts:  # prompts are small anyway
-                size = sum(parameter.numel() for parameter in empty.parameters())
-                check_threads(self.assembly.experiment.threads, size, self.device)
             self._skeletons[architecture] = core.Skeleton(empty)
         return self._skeletons[architecture]
 
@@ -416,23 +365,12 @@ class StepContexts:
         return self._templates[architecture]
 
 
-REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
-"""Report names that trackers accept."""
-
-
-def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
-    """Raise an error if a report or a training loss is not a finite number."""
-    for loss in train_losses:
-        if type(loss) is not float or not math.isfinite(loss):
-            _check_number("client.train_losses holds", loss)
-    for name, value in reports.items():
-        if not isinstance(name, str) or not REPORT.fullmatch(name):
-            raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
-        _check_number(f"client.reports[{name!r}] is", value)
-
-
-def _check_number(subject: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
-        kind = NotFinite if isinstance(value, float) else ValueError
-        raise kind(f"{subject} {value!r}, expected a finite number")
+def check_numbers(client: core.Client) -> None:
+    """Raise an error if a report or a training loss of a client is not a finite number."""
+    numbers: list[tuple[str, object]] = [("client.train_losses", x) for x in client.train_losses]
+    numbers += [(f"client.reports[{name!r}]", x) for name, x in client.reports.items()]
+    for what, value in numbers:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+            kind = NotFinite if isinstance(value, float) else ValueError
+            raise kind(f"{what} is {value!r}, expected a finite number")

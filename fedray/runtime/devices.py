@@ -1,23 +1,16 @@
-"""Choose the device of client steps, and explain errors when its memory runs out."""
+"""The devices of steps, and the error when their memory runs out."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
 
 import torch
 
-from fedray.config import Experiment
-from fedray.core import algorithms
-from fedray.errors import ServerError, UserError
-
-log = logging.getLogger(__name__)
+from fedray.errors import UserError
 
 KINDS = ("cuda", "xpu", "mps")
 """torch's device types of accelerators, in order of preference: NVIDIA and AMD, Intel, Apple."""
@@ -97,57 +90,6 @@ def emulates_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
-def memory_in_use() -> int | None:
-    """Return the bytes in use on the first CUDA device, by all processes; None without one."""
-    if not count("cuda"):
-        return None
-    free, total = torch.cuda.mem_get_info()
-    return int(total - free)
-
-
-@cache
-def check_speed(key: str, precision: str, device: torch.device) -> None:
-    """Warn once per process if a device is slow in the precision of an experiment's key."""
-    if precision == "bfloat16" and emulates_bfloat16(device):
-        log.warning(
-            "%s=bfloat16, but this processor has no AVX-512 instructions for it: steps take "
-            "many times as long as with %s=float32",
-            key,
-            key,
-        )
-
-
-SMALL_MODEL = 100_000
-"""Number of parameters below which several threads gain little."""
-
-
-@cache
-def check_threads(threads: int, parameters: int, device: torch.device) -> None:
-    """Warn once per process if several threads train a small model on the CPU."""
-    if threads > 1 and parameters < SMALL_MODEL and device.type == "cpu":
-        log.warning(
-            "threads=%d, but a model of %d parameters gains little from several threads, and its "
-            "steps take up to ten times as long if another process keeps a core busy; set "
-            "threads=1, and workers to the number of cores",
-            threads,
-            parameters,
-        )
-
-
-def limit_memory(device: torch.device, share: float) -> None:
-    """Limit this process to a share of a device's memory, if torch supports that.
-
-    Args:
-        device: the device that steps run on.
-        share: share of one device's memory; 1 or more means no limit.
-    """
-    limit = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
-    if limit is not None and share < 1:
-        limit(share)
-
-
-# --- out of memory -------------------------------------------------------------------------------
-
 _OUT_OF_MEMORY = re.compile(r"\bout of memory\b|can't allocate memory", re.IGNORECASE)
 
 
@@ -171,43 +113,7 @@ def free_memory(device: torch.device) -> None:
             empty()
 
 
-def out_of_memory(experiment: Experiment, device: torch.device, where: str) -> UserError:
-    """Return an error that says where a client's memory ran out, and which keys to change."""
-    e, gpu = experiment, device.type != "cpu"
-    remedies = [f"lower batch_size (now {e.batch_size})"] if e.batch_size > 1 else []
-    if e.workers > 1:
-        share = f", which share gpus={e.gpus:g}, or raise gpus" if gpu else ""
-        remedies.append(f"lower workers (now {e.workers}{share})")
-    if e.precision == "float32" and gpu:
-        remedies.append("set precision=bfloat16")
-    prompts = algorithms.get(e.algorithm.name).requires.prompts
-    remedies.append(f"choose a smaller model.{'clip' if prompts else 'group'}")
-    return _memory_error(device, where, remedies)
-
-
-@contextmanager
-def explain_server_memory(experiment: Experiment, device: torch.device) -> Iterator[None]:
-    """Turn the server's out-of-memory error into one that names the keys to change."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        free_memory(device)
-        where = "the server"
-        if isinstance(error, ServerError):
-            where = f"server, round {error.round}, step {error.step}"
-        remedies = [f"lower workers (now {experiment.workers})"] if experiment.workers > 1 else []
-        remedies.append("choose a smaller text.encoder, model.group or model.clip")
-        if device.type != "cpu":
-            remedies.append("set server_gpus=0 to let the server compute on the CPU")
-        raise _memory_error(device, where, remedies) from error
-
-
-def _memory_error(device: torch.device, where: str, remedies: list[str]) -> UserError:
+def out_of_memory(device: torch.device, where: str, remedy: str) -> UserError:
+    """Return an error that says where memory ran out, and what to do."""
     memory = "memory" if device.type == "cpu" else f"the memory of the {device.type} device"
-    *alternatives, last = remedies
-    choices = "; ".join([*alternatives, f"or {last}" if alternatives else last])
-    return UserError(f"{where}: {memory} ran out; {choices}")
+    return UserError(f"{where}: {memory} ran out; {remedy}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any
 
 from fedray import core
@@ -14,12 +14,18 @@ from fedray.counts import Tally, counted
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import run_test
-from fedray.federation import NO_TRAFFIC, Reply
+from fedray.federation import NO_TRAFFIC, Reply, Task
+from fedray.flat import tensor_blocks
 from fedray.runtime.contexts import Member, StepContexts, Stepped, on_cpu
 from fedray.runtime.isolation import generators
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
+from fedray.storage.state_files import Written
+from fedray.trees import StateTree
+
+MEMORY = 512 * 2**20
+"""Bytes of new states after which they are written to a file before the others are made."""
 
 
 class GroupRunner(StepContexts):
@@ -63,9 +69,7 @@ class GroupRunner(StepContexts):
                 raise
             self._read_losses(name, round_, together)
         passed = self._passed(stepped)
-        states = [step.state for step in stepped]
-        if together is not None:
-            states = on_cpu(states)
+        states = on_cpu([step.state for step in stepped])
         if sums is not None:
             self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
             passed = [(None, traffic) for _, traffic in passed]
@@ -84,19 +88,63 @@ class GroupRunner(StepContexts):
             for step, (upload, traffic), state in zip(stepped, passed, states, strict=True)
         ]
 
+    def run_blocks(
+        self,
+        task: Task,
+        name: str,
+        round_: int,
+        blocks: Iterable[Sequence[Sequence[int]]],
+        members: Iterator[Member],
+        write: Callable[[Mapping[int, StateTree]], Written],
+    ) -> tuple[list[Reply], list[Written], list[tuple[core.Total, int]]]:
+        """Run a step for blocks of groups of clients, in this process or on a worker.
+
+        Args:
+            task: see `federation.Executor.run`.
+            name: the step.
+            round_: the round.
+            blocks: the clients; with the task "sum", those of a block are a subtree of the
+                additions.
+            members: the clients with their states and downloads, in this order.
+            write: writes the next states of clients to a file.
+
+        Returns:
+            The replies, the files, and the sum and the number of clients of each block.
+        """
+        replies, files, totals = list[Reply](), list[Written](), list[tuple[core.Total, int]]()
+        new, size = dict[int, StateTree](), 0
+        for block in blocks:
+            sums = core.Sums(sum(map(len, block))) if task == "sum" else None
+            for group in block:
+                ours = [*islice(members, len(group))]
+                stepped = self.run_group(name, round_, ours, sums)
+                replies += [reply for reply, _ in stepped]
+                made = {
+                    member.client: vars(state)
+                    for member, (_, state) in zip(ours, stepped, strict=True)
+                    if state is not None and state is not member.state
+                }
+                new |= made
+                size += sum(tensor.nbytes for tensor in tensor_blocks(made))
+                if size > MEMORY:
+                    files.append(write(new))
+                    new, size = {}, 0
+            totals += [] if sums is None else [(sums.total, sum(map(len, block)))]
+        return replies, files + ([write(new)] if new else []), totals
+
     def _steps(
         self,
         name: str,
         round_: int,
         members: Sequence[Member],
         tally: Tally,
-        together: Together | None,
+        together: Together,
     ) -> Iterator[Stepped]:
         """Run the clients' steps one after the other, in a group's isolation."""
         method_step = self.method_step(name)
         for client, state, down in members:
             try:
-                context = together.clients[client] if together else self.client(client, round_)
+                context = together.clients[client]
                 start = time.perf_counter()
                 self.isolation.seed(self.seed(name, client, round_))
                 call = core.Call(name, context, down)
@@ -107,11 +155,11 @@ class GroupRunner(StepContexts):
             except (Exception, SystemExit) as error:
                 raise self.blame(error, name, round_, client) from None
 
-    def _read_losses(self, name: str, round_: int, together: Together | None) -> None:
-        """Read the losses that clients have left on an accelerator."""
+    def _read_losses(self, name: str, round_: int, together: Together) -> None:
+        """Read the losses that clients have noted."""
         client = -1
         try:
-            for one in [] if together is None else together.read_losses():
+            for one in together.read_losses():
                 client = one.id
         except FloatingPointError as error:
             raise self.blame(error, name, round_, client) from None

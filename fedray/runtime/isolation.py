@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.random import mtrand
-from torch import Tensor
 
 from fedray.counts import stop_counting
-from fedray.flat import Flat, tensor_blocks
+from fedray.flat import tensor_blocks
 from fedray.streams import module_of, torch_states
-from fedray.trees import StateTree, is_tree
+from fedray.trees import StateTree
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
@@ -133,15 +132,6 @@ def generators(device: torch.device) -> tuple[object, ...]:
     return *blocks, numpy["pos"], random.getstate()
 
 
-def _places(value: Any, place: str = "") -> Iterator[str]:
-    """Yield the place of each block of a value; all vectors of a `Flat` have its place."""
-    if isinstance(value, Tensor | Flat):
-        yield from [place] * len(tensor_blocks(value))
-    elif is_tree(value):
-        for name, inner in value.items():
-            yield from _places(inner, f"{place}.{name}".removeprefix("."))
-
-
 class ReadOnly:
     """What steps may read and not change: a download, or a client's state.
 
@@ -151,16 +141,12 @@ class ReadOnly:
     """
 
     def __init__(self, name: str, tree: StateTree) -> None:
-        self._name, self._tree = name, dict(tree)  # payloads derive more from their fields
-        self._blocks = tensor_blocks(tree)
+        self._name, self._blocks = name, tensor_blocks(tree)
         self._versions = [block._version for block in self._blocks]
 
     def check(self) -> None:
-        """Raise a TypeError with the tensor's name if an operation in place has changed one."""
-        if [block._version for block in self._blocks] == self._versions:
-            return
-        triples = zip(_places(self._tree), self._blocks, self._versions, strict=True)
-        place = next(place for place, block, version in triples if block._version != version)
-        raise TypeError(
-            f"the step wrote into {self._name} ({place}), which it may only read; change a copy"
-        )
+        """Raise a TypeError if an operation in place has changed a tensor."""
+        if [block._version for block in self._blocks] != self._versions:
+            raise TypeError(
+                f"the step wrote into {self._name}, which it may only read; change a copy"
+            )

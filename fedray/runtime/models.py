@@ -27,7 +27,6 @@ from fedray.models import (
     initialise,
     is_dense,
     own_width,
-    skeleton,
     start_from_pretrained,
 )
 from fedray.streams import Streams, torch_seeded
@@ -192,10 +191,10 @@ class BackboneModels(ModelProvider):
 
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
         """Return a model whose parameters are zero."""
-        model = skeleton(architecture, **self._shape)
+        model = build(architecture, **self._shape)
         if self._auxiliary is not None:
             name, shape = self._auxiliary
-            model = self._algorithm.with_auxiliary(model, skeleton(name, **shape))
+            model = self._algorithm.with_auxiliary(model, build(name, **shape))
             with torch.no_grad():
                 for parameter in model.joint.parameters():
                     parameter.zero_()

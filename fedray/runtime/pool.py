@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -13,27 +15,34 @@ from fedray.errors import FedrayError, RunFailed, UserError
 from fedray.runtime.cluster import LOST, cause_of, nodes
 from fedray.runtime.resources import preflight, worker_bundles
 
-LOOK_SECONDS = 20.0
-"""Between two looks, while an actor does not answer, whether the cluster still has room."""
+LOOK_SECONDS, ROOM_SECONDS = 2.0, 20.0
+"""Between two looks, while an actor does not answer, whether Ray lives and has room for it."""
 
 
-def check_room(experiment: Experiment) -> None:
-    """Raise a `RunFailed` if the nodes that are left cannot hold a run that has begun."""
-    try:
-        preflight(experiment, nodes())
-    except UserError as error:
-        raise RunFailed(str(error)) from error
+def wait(ref: Any, seconds: float, check: Callable[[], object] = lambda: None) -> bool:
+    """Wait until a reference is ready, and call `check` meanwhile; return False without it."""
+    end = time.monotonic() + seconds
+    while not (is_ready := bool(ray.wait([ref], timeout=min(LOOK_SECONDS, seconds))[0])):
+        check()
+        if time.monotonic() > end:
+            break
+    return is_ready
 
 
-def answer(ref: Any, experiment: Experiment, actor: str) -> Any:
+def answer(
+    ref: Any, experiment: Experiment, actor: str, check: Callable[[], object] = lambda: None
+) -> Any:
     """Return the answer to an actor's call, which Ray repeats if the actor's process is lost.
 
     Raises:
         RunFailed: if it is lost too often, or the nodes that are left cannot hold the run.
-        Exception: the error of the call.
+        Exception: the error of the call, or of `check`, which is called while it is awaited.
     """
-    while not ray.wait([ref], timeout=LOOK_SECONDS)[0]:
-        check_room(experiment)
+    try:
+        while not wait(ref, ROOM_SECONDS, check):
+            preflight(experiment, nodes())
+    except UserError as error:
+        raise RunFailed(str(error)) from error
     try:
         return ray.get(ref)
     except LOST as error:
@@ -43,6 +52,11 @@ def answer(ref: Any, experiment: Experiment, actor: str) -> Any:
         ) from error
     except RayTaskError as error:
         raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
+
+
+def restarts(experiment: Experiment) -> dict[str, int]:
+    """Return the options of an actor that Ray restarts and calls again up to a number of times."""
+    return {"max_restarts": experiment.faults.max_failures, "max_task_retries": -1}
 
 
 class WorkerPool:
@@ -61,13 +75,11 @@ class WorkerPool:
     def __init__(self, actor: type, experiment: Experiment, group: Any = None) -> None:
         self._experiment = experiment
         self.workers: list[Any] = []
-        most = experiment.faults.max_failures
         for number, bundle in enumerate(worker_bundles(experiment)):
             options: dict[str, Any] = {
                 "num_cpus": bundle["CPU"],
                 "num_gpus": bundle.get("GPU", 0),
-                "max_restarts": most,
-                "max_task_retries": -1,  # until it has been restarted so often
+                **restarts(experiment),
             }
             if group is not None:
                 first = len(group.bundle_specs) - experiment.workers

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from itertools import chain, islice, zip_longest
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from platform import node
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import ray
 import torch
@@ -21,13 +21,13 @@ from ray.util import register_serializer
 from torch import Tensor
 
 from fedray.config import received_experiment
-from fedray.core import ClientState, Downlinks, Sums, Total
+from fedray.core import ClientState, Downlinks, Payload, Sums, Total
 from fedray.errors import UserError
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
+from fedray.runtime.devices import device_of_this_process, free_memory, pick_device
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.pool import WorkerPool
@@ -35,16 +35,14 @@ from fedray.runtime.shares import (
     by_client,
     groups_of_step,
     groups_of_test,
+    is_stacked,
     shares_of_blocks,
     shares_of_groups,
 )
 from fedray.storage.state_files import StateFile, Written, write_states
 from fedray.storage.states import StateStore, new_path
-from fedray.trees import aligned
+from fedray.trees import StateTree, aligned
 
-CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
-"""Maximum numbers of clients per call, because a worker holds their results until it answers. The
-second one applies to large downloads, whose uploads are usually large, too."""
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""
 INLINED = 100_000
@@ -73,22 +71,22 @@ class RayExecutor:
     ) -> tuple[dict[int, Reply], Total]:
         """Run a step for every key of `down`; see `federation.Executor`."""
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
-        groups = groups_of_step(self._assembly, name, down)
-        for share, ref in self._send(task, name, round_, groups, down):
-            answers, written, total, used = self._pool.answer(ref)
+        shares = self._shares(round_, self._blocks(task, name, round_, down), down)
+        workers = self._pool.ready()
+        calls = [(share, workers[n].run.remote(task, name, share)) for n, share in shares]
+        for share, ref in calls:
+            answers, files, totals, used = self._pool.answer(ref)
             self.device_bytes = max(self.device_bytes, used)
-            clients = [*chain.from_iterable(share)]
-            answered = dict(zip(clients, answers, strict=True))
-            if written is not None:
-                self.states.add(written)
+            answered = dict(zip(chain(*chain(*share.blocks)), answers, strict=True))
+            for file in files:
+                self.states.add(file)
             self._update_rates(round_, answered)
             replies |= answered
-            blocks[clients[0]] = total, len(clients)
+            blocks |= zip([block[0][0] for block in share.blocks], totals, strict=False)
         sums = Sums(len(down))
-        if task == "sum":
-            for _, (total, size) in sorted(blocks.items()):
-                sums.add(total, size)
-        return dict(sorted(replies.items())), sums.total
+        for _, (total, size) in sorted(blocks.items()):
+            sums.add(total, size)
+        return dict(sorted(replies.items())), sums.total if blocks else Total()
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counts:
         """Run a test for every key of `down`; see `federation.Executor`.
@@ -99,11 +97,15 @@ class RayExecutor:
         if name == "evaluate" and self._is_quick(round_, groups):
             firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
             return self._runtime.test(name, round_, groups, firsts)
+        workers = self._pool.ready()
+        divided = shares_of_groups(groups, self._seconds(round_, down), len(workers))
+        shares = self._shares(round_, [[of] for of in divided], down, slice(1))
+        calls = [(share, workers[n].test.remote(name, share)) for n, share in shares]
         clients, parts = list[Sequence[int]](), list[Counts]()
-        for share, ref in self._send("test", name, round_, groups, down):
+        for share, ref in calls:
             counts, used = self._pool.answer(ref)
             self.device_bytes = max(self.device_bytes, used)
-            clients.append(sorted(chain.from_iterable(share)))
+            clients.append(sorted(chain(*chain(*share.blocks))))
             parts.append(counts)
         return by_client(clients, parts)
 
@@ -133,44 +135,52 @@ class RayExecutor:
         """Free the states; the caller closes the pool."""
         self.states.close()
 
-    def _send(
-        self, task: Task | Literal["test"], name: str, round_: int, groups: Groups, down: Downlinks
-    ) -> list[tuple[Groups, Any]]:
-        """Divide clients among the workers, and call these; return groups and answers."""
-        workers, images = self._pool.ready(), self._images(round_)
-        downloads, positions = _put_once(down)
-        places = self.states.places()  # now, while no worker writes a file
-        clients = chain.from_iterable(groups)
-        seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
-        is_large = any(isinstance(download, ray.ObjectRef) for download in downloads)
-        most = LARGE_CLIENTS_PER_CALL if is_large and task != "sum" else CLIENTS_PER_CALL
-        size = max(map(len, groups))
-        shares: list[list[Any]]
-        if task == "sum":
-            blocks = shares_of_blocks([*down], seconds, len(workers), most, size)
-            shares = [[self._divide(name, down, block) for block in share] for share in blocks]
-        else:
-            most = most if task == "test" else max(1, most // size)
-            shares = shares_of_groups(groups, seconds, len(workers), most)
-        senders, calls = slice(1) if task == "test" else slice(None), []
-        of = self._experiment, self._assembly.identity, round_
-        to = str(self.states.folder), self.states.number
-        turns = (zip(workers, turn, strict=True) for turn in zip_longest(*shares))
-        for worker, share in chain.from_iterable(turns):
-            if share is None:
-                continue
-            sent = [client for group in share for client in group[senders]]
-            members = [(client, places.get(client), positions[client]) for client in sent]
-            used = {position: downloads[position] for _, _, position in members if position >= 0}
-            argument = Share(*of, share, members, used, *to)
-            call = worker.test.remote if task == "test" else partial(worker.run.remote, task)
-            calls.append((share, call(name, argument)))
-        return calls
+    def _blocks(self, task: Task, name: str, round_: int, down: Downlinks) -> list[list[Groups]]:
+        """Return the blocks of each worker, which are groups of clients."""
+        made, count = self._assembly, len(self._pool.ready())
+        units, seconds = groups_of_step(made, name, down), self._seconds(round_, down)
 
-    def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> Groups:
-        """Return the groups of a block whose uploads are summed."""
-        sent = {client: down[client] for client in block}
-        return groups_of_step(self._assembly, name, sent, at_once=True)
+        def groups_at_once(clients: Iterable[int]) -> Groups:
+            return groups_of_step(made, name, {c: down[c] for c in clients}, at_once=True)
+
+        if task == "sum":
+            blocks = shares_of_blocks(sorted(down), seconds, count, max(map(len, units)))
+            return [[groups_at_once(block) for block in share] for share in blocks]
+        shares = shares_of_groups(units, seconds, count)
+        if made.experiment.gpus and not is_stacked(made, name):
+            return [[groups_at_once(chain(*share))] if share else [] for share in shares]
+        return [[share] if share else [] for share in shares]
+
+    def _shares(
+        self,
+        round_: int,
+        blocks: Sequence[Sequence[Groups]],
+        down: Downlinks,
+        senders: slice = slice(None),
+    ) -> list[tuple[int, Share]]:
+        """Return the numbers of the workers that are called, and their shares.
+
+        Args:
+            round_: the round.
+            blocks: the blocks of each worker.
+            down: the downloads.
+            senders: the clients of a group whose states and downloads are sent.
+        """
+        places = self.states.places()  # now, while no worker writes a file
+        sent = {id(one): _put_if_large(one) for one in {id(p): p for p in down.values()}.values()}
+        of = self._experiment, self._assembly.identity, round_
+        place = str(self.states.folder), self.states.number
+        shares = list[tuple[int, Share]]()
+        for number, share in enumerate(blocks):
+            clients = [client for group in chain(*share) for client in group[senders]]
+            members = [(client, places.get(client), sent[id(down[client])]) for client in clients]
+            shares += [(number, Share(*of, share, members, *place))] if members else []
+        return shares
+
+    def _seconds(self, round_: int, clients: Iterable[int]) -> dict[int, float]:
+        """Return the expected time of clients' steps."""
+        images = self._images(round_)
+        return {c: images[c] * self._rate[self._architectures[c]] for c in clients}
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -189,21 +199,10 @@ class RayExecutor:
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
-def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
-    """Return the distinct downloads, large ones as references, and each client's position."""
-    index: dict[int, int] = {}
-    distinct: list[Any] = []
-    positions = {}
-    for client, payload in down.items():
-        if payload is None:
-            positions[client] = -1
-            continue
-        if id(payload) not in index:
-            index[id(payload)] = len(distinct)
-            size = sum(block.nbytes for block in payload.blocks())
-            distinct.append(payload if size <= INLINED else ray.put(payload))
-        positions[client] = index[id(payload)]
-    return distinct, positions
+def _put_if_large(payload: Payload | None) -> Any:
+    """Return a download, or a reference to it in Ray's store if it is large."""
+    size = 0 if payload is None else sum(block.nbytes for block in payload.blocks())
+    return payload if size <= INLINED else ray.put(payload)
 
 
 class Share(NamedTuple):
@@ -213,11 +212,10 @@ class Share(NamedTuple):
         experiment: the experiment as JSON.
         identity: that of the server's `Assembly`.
         round: the round.
-        groups: the clients.
+        blocks: the clients, in blocks of groups; see `GroupRunner.run_blocks`.
         members: the id of each client whose state and download are sent, the name of the file with
-            its state, if any, and the position of its download, or -1. For a test, the first
+            its state, if any, and its download, or a reference to it. For a test, the first
             client of each group, whose model the group shares; otherwise all clients.
-        downloads: the distinct downloads of these clients by position; large ones are references.
         folder: the folder of the states, also of the next ones.
         number: the number of the commit that will contain the next states.
     """
@@ -225,29 +223,25 @@ class Share(NamedTuple):
     experiment: str
     identity: str
     round: int
-    groups: Groups
-    members: Sequence[tuple[int, str | None, int]]
-    downloads: Mapping[int, Any]
+    blocks: Sequence[Groups]
+    members: Sequence[tuple[int, str | None, Any]]
     folder: str
     number: int
 
     def inputs(self) -> Iterator[Member]:
-        """Yield each client with its state and its download."""
-        downloads = {
-            position: ray.get(down) if isinstance(down, ray.ObjectRef) else down
-            for position, down in self.downloads.items()
-        }
+        """Yield each client with its state and its download; what clients share is read once."""
+        references = {down for _, _, down in self.members if isinstance(down, ray.ObjectRef)}
+        downloads = {reference: ray.get(reference) for reference in references}
         names = {name for _, name, _ in self.members if name is not None}
         files = {name: StateFile(Path(self.folder) / name) for name in names}
-        for client, name, position in self.members:
+        for client, name, down in self.members:
             state = None if name is None else ClientState(**files[name].read(client))
-            yield Member(client, state, downloads.get(position))
+            is_large = isinstance(down, ray.ObjectRef)
+            yield Member(client, state, downloads[down] if is_large else down)
 
-    def write(self, states: Iterable[tuple[Member, ClientState | None]]) -> Written | None:
-        """Write the next states of clients, as far as there are new ones."""
-        new = [(m.client, s) for m, s in states if s is not None and s is not m.state]
-        trees = {client: vars(state) for client, state in new}
-        return write_states(new_path(Path(self.folder), self.number), trees) if trees else None
+    def write(self, trees: Mapping[int, StateTree]) -> Written:
+        """Write the next states of clients."""
+        return write_states(new_path(Path(self.folder), self.number), trees)
 
 
 class Worker:
@@ -265,7 +259,6 @@ class Worker:
         torch.set_num_threads(threads)
         keep_freed_memory()
         self._device = pick_device(gpus)
-        limit_memory(self._device, gpus)
         self._of: tuple[str, GroupRunner] | None = None
 
     def begin(self, experiment: str) -> None:
@@ -283,26 +276,16 @@ class Worker:
         """Run a step of several clients.
 
         Returns:
-            The replies, group after group, the file with the next states, the `Total` of the
-            uploads if the task is "sum" and the replies have none, and the most memory used on the
-            accelerator.
+            What `GroupRunner.run_blocks` returns, and the most memory used on the accelerator.
         """
-        runner, inputs = self._runner(share.experiment, share.identity), share.inputs()
-        sums = Sums(len(share.members)) if task == "sum" else None
-        replies, states = list[Reply](), list[tuple[Member, ClientState | None]]()
-        for group in share.groups:
-            members = [*islice(inputs, len(group))]
-            stepped = runner.run_group(name, share.round, members, sums)
-            replies += [reply for reply, _ in stepped]
-            states += zip(members, [state for _, state in stepped], strict=True)
-        total = Total() if sums is None else sums.total
-        used = peak_device_memory(self._device)
-        return replies, share.write(states), total, used
+        runner, round_ = self._runner(share.experiment, share.identity), share.round
+        answer = runner.run_blocks(task, name, round_, share.blocks, share.inputs(), share.write)
+        return *answer, peak_device_memory(self._device)
 
     def test(self, name: str, share: Share) -> tuple[Counts, int]:
         """Run a test of several clients; return its counts, and memory as `run` does."""
         runner = self._runner(share.experiment, share.identity)
-        counts = runner.test(name, share.round, share.groups, share.inputs())
+        counts = runner.test(name, share.round, [*chain(*share.blocks)], share.inputs())
         return counts, peak_device_memory(self._device)
 
     def _runner(self, experiment: str, identity: str = "") -> GroupRunner:

@@ -45,7 +45,7 @@ def resolve(
         UserError: if anything is invalid; the message describes the first problem.
     """
     pairs = parse_assignments(assignments)
-    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=not is_record(name))
+    tree = with_read_plugins(read_experiment(name), pairs, plugins, named=not is_record(name))
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = from_tree(tree, pairs, given=given_keys(pairs))
     name_without_effect(experiment, keys_of_user(name))

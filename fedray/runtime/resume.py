@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import shlex
-from dataclasses import replace
 from typing import Any
 
 from fedray.config import Experiment, load_experiment, version_changes
 from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
-from fedray.storage.run import EarlierEnvironment, Run, RunInfo
+from fedray.storage.environment import environment
+from fedray.storage.run import Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 from fedray.trees import Snapshot
@@ -37,53 +37,45 @@ def load_checkpoint(
     Raises:
         UserError: if a file is damaged, or the rounds do not match the checkpoint.
     """
-    checkpoint = store.load(assembly.identity)
+    checkpoint = store.load()
     if checkpoint is None:
         check_nothing_lost(folder, before)
         store.tidy()
         return None, None
     done = checkpoint.snapshot.round
     earlier = (before or folder.read()).until(done)
-    mark = folder.mark(len(earlier.rounds))
-    if earlier.done != done or mark != checkpoint.facts["rounds"]:
+    if earlier.done != done or folder.mark(len(earlier.rounds)) != checkpoint.facts["rounds"]:
         raise UserError(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"
         )
     folder.matrices()  # fails for a damaged file, before anything is changed
+    now = environment(assembly.experiment.threads)
+    if changes := earlier.info.environment.changes(now):
+        log.warning(
+            "%s continues after round %d in a different environment (%s)",
+            folder.path,
+            done,
+            "; ".join(changes),
+        )
     store.tidy()
     return checkpoint.snapshot, earlier
-
-
-def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
-    """Return a resumed run's info, with the earlier environment if it differs."""
-    before = list(earlier.info.earlier_environments)
-    last = EarlierEnvironment(earlier.done, earlier.info.environment)
-    if before and before[-1].until_round >= earlier.done:  # later rounds are discarded
-        last = before.pop()
-    if changes := last.environment.changes(info.environment):
-        log.warning(
-            "%s continues after round %d in a different environment (%s); %s records both",
-            folder.path,
-            earlier.done,
-            "; ".join(changes),
-            folder.head.name,
-        )
-        before.append(last)
-    return replace(info, earlier_environments=tuple(before))
 
 
 def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
     """Refuse to resume or test a run whose experiment, code, images, files or partition changed."""
     experiment, data = assembly.experiment, assembly.data
     check_experiment(folder, experiment)
-    versions = version_changes(before.config, experiment.record())
-    changed = [f"the code ({version})" for version in versions]
-    facts = {"the images or labels": (before.data_sha256, data.images.sha256)}
-    for key, content in assembly.files.items():
-        facts[f"the content of {key}"] = before.files_sha256.get(key), content
-    facts["the partition"] = before.partition_sha256, data.sha256
-    facts[f"the identity in {folder.head.name}"] = before.identity, assembly.identity
+    changed = [f"the code ({one})" for one in version_changes(before.config, experiment.record())]
+    facts = {
+        "the images or labels": (before.data_sha256, data.images.sha256),
+        **{
+            f"the content of {key}": (before.files_sha256.get(key), content)
+            for key, content in assembly.files.items()
+        },
+        "the partition": (before.partition_sha256, data.sha256),
+        f"the identity in {folder.head.name}": (before.identity, assembly.identity),
+    }
     changed += [what for what, (was, now) in facts.items() if was not in (None, now)]
     if changed:
         raise UserError(
@@ -94,9 +86,12 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     """Refuse a folder that holds another experiment."""
-    before = load_experiment(folder.experiment())
-    if before.identity() != experiment.identity():
+    recorded = {plugin["module"]: plugin["sha256"] for plugin in folder.read_head().plugins}
+    keys = {"plugins": recorded}, {"plugins": {p.module: p.sha256 for p in experiment.plugins}}
+    if keys[0] == keys[1]:  # else the recorded experiment cannot be resolved
+        before = load_experiment(folder.experiment())
         keys = before.reproducibility_key(), experiment.reproducibility_key()
+    if keys[0] != keys[1]:
         raise UserError(
             f"{folder.path} holds another experiment ({_first_difference(*keys)}); use --resume "
             f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "

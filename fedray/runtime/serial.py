@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from fedray.core import ClientState, Downlinks, Sums, Total
+from fedray.core import Downlinks, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
-from fedray.flat import tensor_blocks
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
-
-MEMORY = 512 * 2**20
-"""Bytes of new states after which they are written to a file before the exchange is over."""
 
 
 class SerialExecutor:
@@ -32,22 +28,16 @@ class SerialExecutor:
         self, task: Task, name: str, round_: int, down: Downlinks
     ) -> tuple[dict[int, Reply], Total]:
         """Run a step for every key of `down`; see `federation.Executor`."""
-        replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
-        new, size = dict[int, ClientState](), 0
         at_once = task == "sum" or self._runtime.device.type != "cpu"
-        for group in groups_of_step(self._assembly, name, down, at_once=at_once):
-            members = [Member(client, self.states.get(client), down[client]) for client in group]
-            stepped = self._runtime.run_group(name, round_, members, sums)
-            for member, (reply, state) in zip(members, stepped, strict=True):
-                replies[member.client] = reply
-                if state is not None and state is not member.state:
-                    new[member.client] = state
-                    size += sum(block.nbytes for block in tensor_blocks(vars(state)))
-            if size > MEMORY:
-                self.states.put(new)
-                new, size = {}, 0
-        self.states.put(new)
-        return replies, Total() if sums is None else sums.total
+        groups = groups_of_step(self._assembly, name, down, at_once=at_once)
+        clients = [client for group in groups for client in group]
+        members = (Member(client, self.states.get(client), down[client]) for client in clients)
+        answer = self._runtime.run_blocks(task, name, round_, [groups], members, self.states.write)
+        replies, files, totals = answer
+        for file in files:
+            self.states.add(file)
+        total = totals[0][0] if totals else Total()
+        return dict(zip(clients, replies, strict=True)), total
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counts:
         """Run a test for every key of `down`; see `federation.Executor`."""

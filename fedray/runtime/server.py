@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import ray
 from fedray.config import Experiment, received_experiment
 from fedray.errors import RayDied, RunFailed
 from fedray.runtime.cluster import Liveness
-from fedray.runtime.pool import LOOK_SECONDS, WorkerPool, answer, check_room
+from fedray.runtime.pool import WorkerPool, answer, restarts, wait
 from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.resources import trial_bundles
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -68,52 +66,32 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             has room for one, or Ray itself has died.
         FedrayError: the cause that stopped the run.
     """
-    liveness = Liveness()
-    reached = latest_round(RunFolder(out).states)
+    gpus, seconds = experiment.server_gpus, experiment.faults.start_timeout_s
+    actor: Any = ray.remote(ServerActor)
+    actor = actor.options(num_cpus=0, num_gpus=gpus, **restarts(experiment))
+    liveness, reached = Liveness(), latest_round(RunFolder(out).states)
     last = -1 if reached is None else reached
-    try:
-        with _server(experiment, out, began, liveness) as server:
-            while (done := _next(server, last, experiment, liveness)) is not None:
-                last = done.round
-                yield done
-    except RunFailed as error:
-        if isinstance(error, RayDied):
-            ray.shutdown()  # so that this process can start or join another Ray
-        raise RunFailed(
-            f"{error}; the last checkpoint is in {out}; "
-            f"continue with --resume {shlex.quote(str(out))}"
-        ) from error
-
-
-def _next(server: Any, last: int, experiment: Experiment, liveness: Liveness) -> Round | None:
-    """Wait for the round after `last`."""
-    ref = server.round_after.remote(last)
-    while not liveness.wait(ref, LOOK_SECONDS):
-        check_room(experiment)
-    try:
-        done: Round | None = answer(ref, experiment, "the server")
-    except RunFailed:
-        liveness.check()  # the cause may be that Ray has died
-        raise
-    return done
-
-
-@contextmanager
-def _server(experiment: Experiment, out: Path, began: float, liveness: Liveness) -> Iterator[Any]:
-    """Start a server actor, wait until it is placed, and end it on exit."""
-    most, seconds = experiment.faults.max_failures, experiment.faults.start_timeout_s
-    actor: Any = ray.remote(ServerActor).options(
-        num_cpus=0,
-        num_gpus=trial_bundles(experiment)[0].get("GPU", 0),
-        max_restarts=most,
-        max_task_retries=-1,  # until it has been restarted so often
-    )
     server = actor.remote(experiment.model_dump_json(by_alias=True), str(out), began)
     try:
-        if not liveness.wait(server.__ray_ready__.remote(), seconds):
+        if not wait(server.__ray_ready__.remote(), seconds, liveness.check):
             raise RunFailed(
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
-        yield server
+        while True:
+            ref = server.round_after.remote(last)
+            done: Round | None = answer(ref, experiment, "the server", liveness.check)
+            if done is None:
+                return
+            last = done.round
+            yield done
+    except RunFailed as error:
+        cause = liveness.cause() or error
+        if isinstance(cause, RayDied):
+            ray.shutdown()  # so that this process can start or join another Ray
+        raise RunFailed(
+            f"{cause}; the last checkpoint is in {out}; "
+            f"continue with --resume {shlex.quote(str(out))}"
+        ) from error
     finally:
-        ray.kill(server)
+        if ray.is_initialized():
+            ray.kill(server)

@@ -1,9 +1,9 @@
-"""Division of an exchange's clients among workers, their calls, and the passes of a test."""
+"""Division of an exchange's clients among workers, and the passes of a test."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -30,38 +30,30 @@ PARTS = (1, 2, 4, 8, 16)
 
 
 def shares_of_groups(
-    groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int, most: int
-) -> list[list[list[Sequence[int]]]]:
-    """Return the calls of each worker; a call has at most `most` groups of clients."""
+    groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int
+) -> list[list[Sequence[int]]]:
+    """Return the groups of clients of each worker."""
     durations = {n: sum(seconds[client] for client in group) for n, group in enumerate(groups)}
-    return [
-        [[groups[n] for n in share[start : start + most]] for start in range(0, len(share), most)]
-        for share in longest_first(durations, workers)
-    ]
+    return [[groups[n] for n in share] for share in longest_first(durations, workers)]
 
 
 def shares_of_blocks(
-    everyone: Sequence[int],
-    seconds: Mapping[int, float],
-    workers: int,
-    most: int,
-    least: int = 1,
+    clients: Sequence[int], seconds: Mapping[int, float], workers: int, least: int = 1
 ) -> list[list[Sequence[int]]]:
-    """Return the calls of each worker; a call is a block of clients whose uploads the worker sums.
+    """Return the blocks of each worker, whose uploads the worker sums.
 
     A block is a whole subtree of the additions (`core.sums`). Blocks are as large as even shares
     allow, because every block is one sum to transfer.
 
     Args:
-        everyone: the clients whose uploads are summed, sorted.
-        seconds: the expected time of each client that is called.
+        clients: the clients, sorted.
+        seconds: the expected time of each client.
         workers: the number of workers.
-        most: the largest number of clients in a block.
         least: the number of stacked clients; a subtree of at most this size is not divided.
     """
     even = SLACK * sum(seconds.values()) / workers
     for parts in PARTS:
-        blocks = list(_blocks(everyone, seconds, even / parts, most, least))
+        blocks = list(_blocks(clients, seconds, even / parts, least))
         durations = {n: sum(seconds[client] for client in block) for n, block in enumerate(blocks)}
         shares = longest_first(durations, workers)
         if max(sum(durations[number] for number in share) for share in shares) <= even:
@@ -91,28 +83,20 @@ def groups_of_step(
     """Return the clients of a step in groups that are run together.
 
     A group is a stack, or clients whose small uploads are checked and summed together: then it is a
-    subtree of the additions (`core.sums`). Other clients are alone.
+    subtree of the additions (`core.sums`). Other clients are alone. An upload is taken to be as
+    large as a download; copying a large one costs more than it saves. A state is taken to be as
+    large as a model.
     """
-    size = group_size(assembly, name, down, at_once=at_once)
-    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
-
-
-def group_size(assembly: Assembly, name: str, down: Downlinks, *, at_once: bool) -> int:
-    """Return the largest number of clients in a group of a step.
-
-    An upload is taken to be as large as a download; copying a large one costs more than it saves. A
-    state is taken to be as large as a model.
-    """
-    if is_stacked(assembly, name):
-        return assembly.experiment.stacked
+    size, is_gpu = 1, assembly.experiment.gpus > 0
     sent = next((payload for payload in down.values() if payload is not None), None)
-    is_gpu = assembly.experiment.gpus > 0
-    if not at_once or (sent is None and not is_gpu):
-        return 1
-    numbers = 0 if sent is None else sum(block.numel() for block in sent.blocks())
-    most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
-    size = most // max(1, numbers)
-    return max(1, min(size, held // assembly.model_numbers)) if size > 1 else 1
+    if is_stacked(assembly, name):
+        size = assembly.experiment.stacked
+    elif at_once and (sent is not None or is_gpu):
+        numbers = 0 if sent is None else sum(block.numel() for block in sent.blocks())
+        most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
+        size = most // max(1, numbers)
+        size = min(size, held // assembly.model_numbers) if size > 1 else 1
+    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
 
 
 def groups_of_test(
@@ -157,13 +141,11 @@ def _passes(clients: Sequence[int], sizes: Sequence[int], most: float) -> Iterat
 
 
 def _blocks(
-    everyone: Sequence[int], seconds: Mapping[int, float], longest: float, most: int, least: int
+    clients: Sequence[int], seconds: Mapping[int, float], longest: float, least: int
 ) -> Iterator[Sequence[int]]:
-    """Yield the largest blocks of called clients that take at most `longest` or have `least`."""
-    called: Collection[int] = [client for client in everyone if client in seconds]
-    is_small = len(called) <= most and sum(seconds[client] for client in called) <= longest
-    if len(called) == len(everyone) and (is_small or len(everyone) <= least):
-        yield everyone
-    elif called:
-        for half in halves(everyone):
-            yield from _blocks(half, seconds, longest, most, least)
+    """Yield the largest blocks that take at most `longest`, or have `least` clients."""
+    if len(clients) <= least or sum(seconds[client] for client in clients) <= longest:
+        yield clients
+    else:
+        for half in halves(clients):
+            yield from _blocks(half, seconds, longest, least)

@@ -57,7 +57,7 @@ def stacked_steps(
     round_: int,
     members: Sequence[Member],
     tally: Tally,
-    together: Together | None,
+    together: Together,
 ) -> Iterator[Stepped]:
     """Begin the clients' steps, train clients of one form together, and finish the steps."""
     clients, architectures = [m.client for m in members], runtime.assembly.models.architectures
@@ -72,8 +72,7 @@ def stacked_steps(
     try:
         for member in members:
             client = member.client
-            context = together.clients[client] if together else runtime.client(client, round_)
-            one = _begin(runtime, context, member, begun, tally)
+            one = _begin(runtime, together.clients[client], member, begun, tally)
             alike[one.form].append(one)
         for group in alike.values():
             client = group[0].call.client.id

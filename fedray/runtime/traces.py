@@ -39,7 +39,7 @@ class Trace:
 
     Attributes:
         round: its number.
-        numbers: metrics, accuracies, sizes and events, by name.
+        numbers: metrics, accuracies, sizes and absent clients, by name.
         tensors: the states of the server and all clients, by path.
     """
 
@@ -52,7 +52,7 @@ class Trace:
         """Copy a round's numbers and the states after the round."""
         numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
         numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
-        numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
+        numbers |= {"uploads": done.up, "downloads": done.down, "absent": list(done.absent)}
         tensors = _tensors(snapshot, clients)
         return cls(done.round, numbers, {n: tensor.cpu().clone() for n, tensor in tensors.items()})
 

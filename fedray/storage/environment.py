@@ -23,8 +23,11 @@ _PACKAGES = (
     *("numpy", "scipy", "scikit-learn", "pillow", "pyarrow", "ray", "optuna", "mlflow"),
     "dp-accounting",
 )
-NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy")
-"""The versions that may change numbers."""
+NUMERIC = (
+    *("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy"),
+    *("hardware", "threads"),
+)
+"""What may change numbers: versions, hardware and threads."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 """Linux's names of the instructions for low precision."""
 _BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
@@ -52,17 +55,11 @@ class Environment:
         Returns:
             Phrases such as "torch 2.14, now 2.15".
         """
-        before, after = self._numeric(), now._numeric()
-        return [
-            f"{name} {before[name]}, now {after[name]}"
-            for name in before
-            if before[name] and after.get(name) and before[name] != after[name]
-        ]
-
-    def _numeric(self) -> dict[str, Any]:
-        """Return the values that may change numbers, by name."""
-        rest = {"hardware": self.hardware, "threads": self.threads}
-        return {**{name: self.versions.get(name) for name in NUMERIC}, **rest}
+        before, after = (
+            {**of.versions, "hardware": of.hardware, "threads": of.threads} for of in (self, now)
+        )
+        values = [(name, before.get(name), after.get(name)) for name in NUMERIC]
+        return [f"{n} {was}, now {is_}" for n, was, is_ in values if was and is_ and was != is_]
 
 
 def environment(threads: int | None = None) -> Environment:

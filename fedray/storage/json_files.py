@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fedray.errors import UserError, one_line, shown
 from fedray.storage.files import decoded, read_regular, read_text
@@ -37,7 +37,7 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON; raise ValueError also for NaN, repeated keys and deep nesting."""
     try:
         return json.loads(
-            text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_distinct
+            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_distinct
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -79,16 +79,11 @@ def parse_typed(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
         content = parse_json(text)
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        first, *further = error.errors(include_url=False)
-        reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "json_invalid":  # `json` accepts lone surrogates, pydantic does not
-            raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
+        first = error.errors(include_url=False)[0]
         place = ".".join(places_of(content, first))
-        wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
-        more = f", and {len(further)} more" if further else ""
-        raise UserError(
-            f"{where}: {place}{': ' if place else ''}{wrong}{more}; {expected}"
-        ) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        found = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
+        raise UserError(f"{where}: {place}{': ' if place else ''}{found}; {expected}") from None
     except ValueError as error:
         raise UserError(f"{where} is not valid JSON: {one_line(error)}; {expected}") from None
 
@@ -111,12 +106,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        _refuse(digits)
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number[:20]} is not a number")
     return value
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant[:20]} is not a number")

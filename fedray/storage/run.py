@@ -99,14 +99,6 @@ class Work:
 
 
 @dataclass(frozen=True, config=RECORD)
-class Event:
-    """An incident in a round, such as a participant that was absent by draw."""
-
-    client: int
-    what: str
-
-
-@dataclass(frozen=True, config=RECORD)
 class Round:
     """One round.
 
@@ -118,7 +110,7 @@ class Round:
         up: uploads of the round.
         down: downloads of the round.
         participants: ids of the participating clients.
-        events: incidents such as dropped replies.
+        absent: the participants that were absent by draw (`faults.drop`).
         noised: the clients of each step whose uploads had noise (`privacy.mode`).
         matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
         client_seconds: wall time of a client's steps on its worker, averaged over participants;
@@ -134,7 +126,7 @@ class Round:
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
     participants: Sequence[int] = ()
-    events: Sequence[Event] = ()
+    absent: Sequence[int] = ()
     noised: Sequence[Sequence[int]] = ()
     matrices: Annotated[Mapping[str, Any], Field(exclude=True)] = field(
         default_factory=dict, compare=False
@@ -167,28 +159,19 @@ class Costs:
 
 
 @dataclass(frozen=True, config=RECORD)
-class EarlierEnvironment:
-    """The environment of a run's rounds up to `until_round`, where it changed at a resume."""
-
-    until_round: int
-    environment: Environment
-
-
-@dataclass(frozen=True, config=RECORD)
 class RunInfo:
     """The content of run.json but for the partition: everything that determined a run's numbers.
 
     Attributes:
         config: the complete experiment.
         identity: hash of all settings that determine the numbers, and of the data's content.
-        environment: hardware and versions.
+        environment: hardware and versions; of a resumed run, those of the last process.
         partition_sha256: hash of the assignment of images to clients.
         data_sha256: content hash of images and labels.
         files_sha256: content hashes of the files that the experiment names, by their keys.
         metrics: declarations of the numbers in the rounds.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
-        earlier_environments: earlier environments of a resumed run, in order.
         plugins: the plug-ins, with their texts.
         started: when the run began; None before.
     """
@@ -201,7 +184,6 @@ class RunInfo:
     files_sha256: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
     retested: Mapping[str, Any] | None = None
-    earlier_environments: tuple[EarlierEnvironment, ...] = ()
     plugins: tuple[Mapping[str, Any], ...] = ()
     started: datetime | None = field(default=None, compare=False)
 

@@ -37,7 +37,7 @@ RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
-FORMAT = 7
+FORMAT = 8
 """Version of run.json."""
 Mark: TypeAlias = Mapping[str, int | str]
 """A place in rounds.jsonl: the number of bytes before it, and their SHA-256."""

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedray.errors import UserError
 from fedray.flat import map_blocks
 from fedray.storage.files import file_checksum, read_regular, remove_torn, sync, write_atomic
 from fedray.storage.json_files import parse_json, sealed, unsealed
@@ -46,12 +45,13 @@ class Commit:
         folder: the folder of the files.
         facts: JSON values about the commit.
         files: each file, with the numbers of its trees that belong to the commit, by name.
+        opened: those that are open.
     """
 
     folder: Path
     facts: Mapping[str, Any]
     files: dict[str, Written]
-    _open: dict[str, StateFile] = field(default_factory=dict)
+    opened: dict[str, StateFile] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Commit | None:
@@ -75,31 +75,21 @@ class Commit:
         content = sealed({"facts": self.facts, "files": [*self.files.values()]})
         write_atomic(self.folder / f"{name}.json", json.dumps(content, allow_nan=False))
 
-    def add(self, written: Written) -> None:
-        """Add a file that has just been written."""
-        self.files[written.name] = written
-        self._open[written.name] = StateFile(self.folder / written.name)
-
-    def remove(self, name: str) -> None:
-        """Remove a file from the commit, not from the disk."""
-        del self.files[name]
-        self._open.pop(name, None)
-
     def file(self, name: str) -> StateFile:
         """Return an opened file, verified when it is opened first.
 
         Raises:
             UserError: if it is missing or has changed since it was written.
         """
-        if name not in self._open:
+        if name not in self.opened:
             path = self.folder / name
             try:
                 if file_checksum(path) != self.files[name].sha256:
                     raise ValueError("its content does not fit its checksum")
             except (OSError, ValueError) as error:
                 raise damaged(path, error) from None
-            self._open[name] = StateFile(path)
-        return self._open[name]
+            self.opened[name] = StateFile(path)
+        return self.opened[name]
 
     def find(self, key: int) -> dict[str, Any] | None:
         """Return the tree of a number; None if the commit has none."""
@@ -152,8 +142,6 @@ class StateStore(Mapping[int, ClientState]):
         self._now = head
         self._where = {key: n for n, file in head.files.items() for key in file.keys if key >= 0}
 
-    # --- states -----------------------------------------------------------------------------------
-
     def __getitem__(self, client: int) -> ClientState:
         """Return a client's state."""
         return ClientState(**self._now.file(self._where[client]).read(client))
@@ -174,12 +162,13 @@ class StateStore(Mapping[int, ClientState]):
         return write_states(new_path(self.folder, self.number), trees)
 
     def add(self, written: Written) -> None:
-        """Set the states of clients to those of a file that has been written.
+        """Set the states of clients to those of a file that has just been written.
 
         Raises:
             UserError: if the file is not in this process's folder.
         """
-        self._now.add(written)
+        self._now.files[written.name] = written
+        self._now.opened[written.name] = StateFile(self.folder / written.name)
         self._where |= dict.fromkeys(written.keys, written.name)
 
     def places(self) -> Mapping[int, str]:
@@ -212,13 +201,11 @@ class StateStore(Mapping[int, ClientState]):
         self.put({client: self[client] for client, name in self._where.items() if name in dead})
         used = {*kept, *self._where.values()}.union(*self._named.values())
         for name in self._now.files.keys() - used:
-            self._now.remove(name)
+            del self._now.files[name], self._now.opened[name]
         for path in self.folder.glob("*.safetensors"):
             if path.name not in used and 0 <= _number_of(path) < self.number:
                 with suppress(OSError):
                     path.unlink()
-
-    # --- commits ----------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -286,14 +273,11 @@ class StateStore(Mapping[int, ClientState]):
         if writing is not None:
             writing.result()
 
-    def load(self, identity: str | None = None) -> Checkpoint | None:
+    def load(self) -> Checkpoint | None:
         """Take over the last commit; verify its files and those of all pins. None without one.
 
-        Args:
-            identity: hash of the experiment; None: that of any experiment.
-
         Raises:
-            UserError: if another experiment wrote the commit, or a file is damaged or missing.
+            UserError: if a file is damaged or missing.
         """
         names = [path.stem for path in sorted(self.folder.glob("[!.]*.json"))]
         commits = {name: commit for name in names if (commit := Commit.read(self.folder, name))}
@@ -306,11 +290,6 @@ class StateStore(Mapping[int, ClientState]):
         self._begin_with(head or Commit(self.folder, {}, {}))
         if head is None:
             return None
-        if identity not in (None, head.facts["identity"]):
-            raise UserError(
-                f"{self.folder} belongs to another experiment or other data; pass the experiment "
-                "and keys with which the run was started, or another --out"
-            )
         return Checkpoint(Snapshot(head.facts["round"], head.find(SERVER) or {}), self, head.facts)
 
     def tidy(self) -> None:

@@ -560,7 +560,7 @@ def _bases(
     names = dict.fromkeys([experiment, *(row.experiment or experiment for row in rows.values())])
     pairs = [(PLUGINS, study.set.get(PLUGINS) if asked is None else asked)]
     trees = {
-        name: with_read_plugins(read_experiment(name), pairs, more, trusted=not is_record(name))
+        name: with_read_plugins(read_experiment(name), pairs, more, named=not is_record(name))
         for name in names
     }
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}

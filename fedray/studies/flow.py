@@ -16,7 +16,7 @@ from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
 from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
-from fedray.plugins import Plugin, check_unchanged, write_copies
+from fedray.plugins import Plugin, named_plugins, plugin_flags, write_copies
 from fedray.results.record import DATA, TableRecord
 from fedray.shipped import folders, names
 from fedray.storage.claim import claimed
@@ -188,8 +188,6 @@ def _resume(request: Request) -> Study:
         raise UserError(f"{home} holds {plan.kind} {plan.name}, not {request.kind} {name}")
     if study.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
-    if not request.plugins:
-        check_unchanged(home, plugins_of(plan))
     if request.published:
         raise UserError(
             f"--from: {home} has already begun, and cannot add published runs; leave --from out"
@@ -220,12 +218,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
         return False
     if request.scale not in (None, study.plan.scale):
         return False
-    if not request.plugins:
-        return True
-    replanned = plan_study(
-        request.kind, request.name, request.pairs, study.plan.scale, request.plugins
-    )
-    return plugins_of(replanned) == plugins_of(study.plan)
+    known = {plugin.sha256 for plugin in plugins_of(study.plan)}
+    return known.issuperset(plugin.sha256 for plugin in named_plugins(request.plugins))
 
 
 def reload(study: Study) -> Study:
@@ -303,7 +297,7 @@ def how_to_go_on(study: Study, *, track: bool) -> str:
     """Return the command that resumes a study."""
     plan, home = study.plan, study.home
     where = [] if home.parent == home_of(plan.kind, plan.name) else ["--out", home]
-    flags = [*([] if track else ["--no-track"]), *(["--trust"] if plan.plugins else [])]
+    flags = [*([] if track else ["--no-track"]), *plugin_flags(plugins_of(plan))]
     return go_on_with(f"fedray.{plan.kind}", plan.name, "--resume", *where, *flags)
 
 

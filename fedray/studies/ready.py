@@ -172,7 +172,7 @@ def _check_run(folder: RunFolder) -> None:
         return
     with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running
         folder.read_matrices("first")
-        StateStore(folder.states).load(folder.read_head().identity)
+        StateStore(folder.states).load()
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:

@@ -323,7 +323,7 @@ class _Alive(tune.Callback):  # type: ignore[misc]
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         """Check Ray; raises a `RayDied` if it has died."""
         try:
-            self._liveness.look()
+            self._liveness.check()
         except RayDied:  # Ray Tune cleans up, and would wait for the dead head
             placement_group.remove_placement_group = lambda group: None
             raise

@@ -26,8 +26,6 @@ MAX_NAME = 250
 """MLflow's limit on characters of the name of a param, tag or metric."""
 METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
 """Tags that identify runs; the name of a run consists of the same three values."""
-MAX_RUN_NAME = 30
-"""Characters of a run's name that MLflow's table shows."""
 BEST_METRIC = f"best/{HEADLINE}"
 """Metric of a run that has ended: the accuracy in its best round."""
 ARTIFACT = "artifact:"
@@ -41,11 +39,8 @@ _OVER_CLIENTS = re.compile(r"_(std|jain|worst\d+|best\d+)$")
 
 
 def run_name(info: RunInfo) -> str:
-    """Return the name of a run, "fedtsp digits seed 0"; shorten the data to fit `MAX_RUN_NAME`."""
-    method, data, seed = info.algorithm, data_name(info.config), f"seed {info.seed}"
-    room = MAX_RUN_NAME - len(f"{method}  {seed}")
-    data = data if len(data) <= room else f"{data[: max(room - 1, 1)]}…"
-    return f"{method} {data} {seed}"
+    """Return the name of a run, "fedtsp digits seed 0"."""
+    return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
 
 
 def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
@@ -150,7 +145,7 @@ def metrics_of(done: Round) -> dict[str, float]:
     metrics[SECONDS] = done.seconds
     if done.client_seconds is not None:
         metrics["time/client_seconds"] = done.client_seconds
-    metrics["round/faults"] = float(len(done.events))
+    metrics["round/absent"] = float(len(done.absent))
     if done.participants:
         metrics["round/participants"] = float(len(done.participants))
     return metrics

@@ -139,7 +139,8 @@ class TrainedModel:
 
         `Pixels` of `fedray.plugin` wraps images `[B, channels, H, W]` in [-1, 1].
         """
-        return self._local.model
+        module: torch.nn.Module = self._local.model
+        return module
 
     @torch.no_grad()
     def predict(self, images: Images) -> Predictions:

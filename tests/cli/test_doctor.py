@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from fedray.__main__ import main
@@ -59,27 +57,6 @@ def test_a_user_without_a_home_is_told_what_to_set(healthy, monkeypatch, capsys)
     said = capsys.readouterr().out
     assert "missing  folders: ~/fedray_results: this user has no home folder" in said
     assert " MLflow: " in said  # the checks go on
-
-
-@pytest.mark.parametrize(
-    ("mode", "umask", "state", "cure"),
-    [
-        (0o2775, 0o022, "note", "umask 002"),
-        (0o2775, 0o077, "note", "umask 002"),
-        (0o2775, 0o002, "ok", ""),
-        (0o2755, 0o002, "note", "chmod g+w"),
-        (0o0775, 0o002, "note", "chmod g+s"),
-        (0o0755, 0o022, None, ""),
-    ],
-)
-def test_what_a_group_needs_to_share_results(healthy, monkeypatch, mode, umask, state, cure):
-    results = healthy / "FEDRAY_RESULTS"
-    results.chmod(mode)
-    monkeypatch.setattr(os, "getegid", lambda: results.stat().st_gid + 1)
-    monkeypatch.setattr(os, "umask", lambda new: umask)
-    shared = [each for each in folder_findings() if each.what == "results"][1:]
-    assert [each.state for each in shared] == ([state] if state else [])
-    assert all(cure in each.cure for each in shared)
 
 
 @pytest.mark.parametrize(

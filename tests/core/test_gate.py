@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensors import gaussian
 
-from fedray.core import BadPayload, Call, Gate, Payload, Privacy, sent
+from fedray.core import BadPayload, Call, Fields, Gate, Payload, Privacy, sent
 from fedray.core.gate import quantise, wire_bytes
 from fedray.storage.run import Traffic
 
@@ -18,22 +18,26 @@ CALL = Call("client_update", SimpleNamespace(id=0, round=1), None)
 CLIP = Privacy("local", 1.0, 0.0)
 
 
-class Mixed(Payload):
-    """One field of every form."""
-
-    vectors = sent("prototypes", axes="c d")
-    counts = sent("statistics", axes="c", dtype=torch.int64)
-    weights = sent("weights")
-    tau = sent("statistics", number=float)
-
-
-class Table(Payload):
-    """All classes."""
-
-    vectors = sent("logits", axes="C d")
+Mixed = Fields(
+    "Mixed",
+    {
+        "vectors": sent("prototypes", axes="c d"),
+        "counts": sent("statistics", axes="c", dtype=torch.int64),
+        "weights": sent("weights"),
+        "tau": sent("statistics", number=float),
+    },
+)
 
 
-def mixed(**changes) -> Mixed:
+Table = Fields(
+    "Table",
+    {
+        "vectors": sent("logits", axes="C d"),
+    },
+)
+
+
+def mixed(**changes) -> Payload:
     fields = {
         "vectors": gaussian(3, D),
         "counts": torch.tensor([4, 5, 6]),
@@ -149,8 +153,12 @@ def test_bytes_of_quantised_tensors(bits):
     assert traffic.bytes["statistics"] == 28  # never quantised
 
 
-class Pictures(Payload):
-    images = sent("images", axes="v channels height width", dtype=torch.uint8)
+Pictures = Fields(
+    "Pictures",
+    {
+        "images": sent("images", axes="v channels height width", dtype=torch.uint8),
+    },
+)
 
 
 def test_images_are_counted_by_their_bytes_and_stay_as_they_are():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from typing import Any, ClassVar
 
 import pytest
@@ -12,9 +12,9 @@ from tensors import CPU
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Algorithm, Payload, sent
+from fedray.core import Algorithm, Fields, sent
 from fedray.core.payload import join_payload, split_payload
-from fedray.errors import ClientError
+from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
 # --- declarations --------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def test_what_a_payload_reveals_is_composed_of_its_fields():
     assert Parent.up.reveals() == "one thing"
     assert Child.up.reveals() == "one thing; another"
     assert OtherChild.up.reveals() == "something else; another"
-    assert [*OtherChild.up.declared] == ["first", "third"]
+    assert [*OtherChild.up] == ["first", "third"]
     assert Mixed.up is OtherChild.up
 
 
@@ -79,7 +79,7 @@ def cause(assemble, monkeypatch):
 
 def field(name: str, change) -> Any:
     """Return a function that changes one field of an upload."""
-    return lambda upload: replace(upload, **{name: change(getattr(upload, name))})
+    return lambda upload: upload.fields(**{**vars(upload), name: change(getattr(upload, name))})
 
 
 def first(change) -> Any:
@@ -106,8 +106,8 @@ def assert_found(cause: str | None, words: str | None) -> None:
     ("change", "words"),
     [
         (lambda up: up, None),
-        (lambda up: [up], "client_update uploads list, expected FedAvg.up"),
-        (lambda up: FedAvg.down(up.model), "client_update uploads FedAvg.down, expected FedAvg.up"),
+        (lambda up: [up], "client_update uploads list, expected model, samples"),
+        (lambda up: FedAvg.down(up.model), "client_update uploads model, expected model, samples"),
         (lambda up: {"model": up.model}, "samples"),
         (lambda up: {**vars(up), "luggage": 1}, "luggage"),
         (field("model", first(lambda t: t[:1])), "FedAvg.up.model."),
@@ -155,20 +155,24 @@ def test_uploads_of_prompts(cause, change, words):
     assert_found(cause("dp2fl", change), words)
 
 
-class Parcel(Payload):
-    """A payload with a tensor, named tensors, an integer and a float."""
-
-    vectors = sent("prototypes", axes="n d")
-    weights = sent("weights")
-    samples = sent("statistics", number=int)
-    tau = sent("statistics", number=float)
+Parcel = Fields(
+    "Parcel",
+    {
+        "vectors": sent("prototypes", axes="n d"),
+        "weights": sent("weights"),
+        "samples": sent("statistics", number=int),
+        "tau": sent("statistics", number=float),
+    },
+)
 
 
 def test_a_payload_comes_back_from_a_file_with_its_types():
     before = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
-    split = split_payload(before)
-    after = join_payload(*split, (FedAvg.up, Parcel))
-    assert type(after) is Parcel
+    facts, tensors = split_payload(before)
+    after = join_payload(json.loads(json.dumps(facts)), tensors, (FedAvg.up, Parcel))
+    assert [*vars(Parcel(**dict(reversed(vars(before).items()))))] == [*Parcel]
+    with pytest.raises(UserError, match="no Parcel any more"):
+        join_payload(facts, tensors, (FedAvg.up,))
     assert torch.equal(after.vectors, before.vectors)
     assert {name: t.tolist() for name, t in after.weights.items()} == {
         name: t.tolist() for name, t in before.weights.items()

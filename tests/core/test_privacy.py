@@ -17,6 +17,7 @@ from torch import Tensor
 from fedray.core import (
     KINDS,
     Call,
+    Fields,
     Gate,
     Payload,
     Privacy,
@@ -30,35 +31,54 @@ from fedray.core.privacy import exempt_fields, is_covered, update_norm
 D = 8
 
 
-class Model(Payload):
-    weights = sent("weights")
-    buffers = sent("statistics", counters=True)
+Model = Fields(
+    "Model",
+    {
+        "weights": sent("weights"),
+        "buffers": sent("statistics", counters=True),
+    },
+)
 
 
-class Update(Model):
-    samples = sent("statistics", number=int)
+Update = Fields(
+    "Update",
+    {
+        **Model,
+        "samples": sent("statistics", number=int),
+    },
+)
 
 
-class Means(Payload):
-    """Prototypes of the classes that a client holds."""
-
-    vectors = sent("prototypes", axes="c d")
-    counts = sent("statistics", axes="c", dtype=torch.int64)
-
-
-class AllMeans(Payload):
-    vectors = sent("prototypes", axes="C d")
+Means = Fields(
+    "Means",
+    {
+        "vectors": sent("prototypes", axes="c d"),
+        "counts": sent("statistics", axes="c", dtype=torch.int64),
+    },
+)
 
 
-def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
+AllMeans = Fields(
+    "AllMeans",
+    {
+        "vectors": sent("prototypes", axes="C d"),
+    },
+)
+
+
+def update(a: Tensor, b: Tensor, samples: int = 5) -> Payload:
     return Update({"a": a, "b": b}, {"mean": torch.ones(2), "steps": torch.tensor(7)}, samples)
 
 
-class Averaged(Payload):
-    weights = sent("weights", combine="mean")
+Averaged = Fields(
+    "Averaged",
+    {
+        "weights": sent("weights", combine="mean"),
+    },
+)
 
 
-def released(privacy: Privacy, uploads: Sequence[Mapping[str, Tensor]]) -> Averaged:
+def released(privacy: Privacy, uploads: Sequence[Mapping[str, Tensor]]) -> Payload:
     """The mean that the server's step takes."""
     total = total_of(
         {k: Averaged(one) for k, one in enumerate(uploads)}, partial(combined_rows, None)
@@ -174,9 +194,13 @@ def test_central_noise_is_added_once_to_the_mean():
     assert float(exact.weights["w"].mean()) == 3
 
 
-class Pictures(Payload):
-    images = sent("images", axes="n channels height width")
-    labels = sent("statistics", axes="n")
+Pictures = Fields(
+    "Pictures",
+    {
+        "images": sent("images", axes="n channels height width"),
+        "labels": sent("statistics", axes="n"),
+    },
+)
 
 
 def test_what_nothing_covers_passes_as_it_is():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedray.core import (
-    Payload,
+    Fields,
     Sums,
     Total,
     combined_rows,
@@ -63,11 +63,15 @@ def test_parts_are_joined_as_halves():
         assert float(sums.total["x"]) == float(by_halves(values))
 
 
-class _Counted(Payload):
-    weights = sent("weights", combine="mean")
-    buffers = sent("statistics", counters=True, combine="sum")
-    steps = sent("statistics", number=int, combine="mean")
-    samples = sent("statistics", number=int)
+_Counted = Fields(
+    "_Counted",
+    {
+        "weights": sent("weights", combine="mean"),
+        "buffers": sent("statistics", counters=True, combine="sum"),
+        "steps": sent("statistics", number=int, combine="mean"),
+        "samples": sent("statistics", number=int),
+    },
+)
 
 
 METHOD = SimpleNamespace(weight=lambda upload: float(upload.samples))
@@ -95,8 +99,8 @@ def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
 
 def a_combination(**fields):
     """Rows of one upload of these fields, each a value and its declaration."""
-    kind = type("Fields", (Payload,), {name: one for name, (_, one) in fields.items()})
-    return combined_rows(METHOD, [kind(*[value for value, _ in fields.values()])])
+    declared = Fields("up", {name: one for name, (_, one) in fields.items()})
+    return combined_rows(METHOD, [declared(*[value for value, _ in fields.values()])])
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ PARQUET = [
     (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
     (
         at("dataset_info.json", content(r'{"class_names": ["a", "\ud800"]}')),
-        "dataset_info.json is not valid JSON: .*hex esc",
+        "dataset_info.json: .*hex esc",
     ),
     (link_to(".", "again"), "again is a link to a folder that contains it; remove it"),
     (link_to("nowhere", "train-b.parquet"), "train-b.parquet cannot be read: No such file"),

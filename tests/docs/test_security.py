@@ -18,21 +18,21 @@ from fedray.runtime import cluster
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(fedray.__file__).parent
 PROMISES = {
-    "`show`, `cost`": "plugins/test_trust::test_what_only_reads_a_run_loads_no_plugin",
-    "`predict`, `fedray.load`": "plugins/test_trust::test_no_command_runs_a_strangers_text_unasked",
+    "`show`, `cost`": "plugins/test_named_texts::test_what_only_reads_a_run_loads_no_plugin",
+    "`predict`, `fedray.load`": "plugins/test_named_texts::"
+    "test_the_text_of_a_folder_runs_if_the_user_names_a_copy",
     "Nothing in it is unpickled": "docs/test_security::test_files_are_never_unpickled",
     "A changed bit": "storage/test_states::test_each_bit_of_a_pointer_counts",
     "Rounds that": "runtime/test_session::"
     "test_rounds_that_the_checkpoint_does_not_know_are_refused",
     "An edited number": "studies/test_verify::test_an_edited_number_is_found",
     "A pipe or a device": "storage/test_files::test_what_is_no_regular_file_is_not_waited_for",
-    "It is data": "plugins/test_trust::"
-    "test_a_run_of_an_experiment_that_names_a_file_is_never_asked_about",
+    "It is data": "plugins/test_named_texts::test_a_file_that_an_experiment_names_runs",
     "Aliases": "config/test_config::test_aliases_that_take_all_memory_are_refused",
     "A file that is too large": "storage/test_files::test_a_file_is_measured_before_it_is_read",
     "It changes nothing": "config/test_input_files::"
     "test_a_file_counts_by_its_content_wherever_an_experiment_names_it",
-    "It is a program": "plugins/test_trust::test_the_users_own_files_are_never_asked_about",
+    "It is a program": "plugins/test_named_texts::test_the_users_own_files_run",
     "A module": "plugins/test_stranger_modules::test_only_entry_points_count_as_installed",
     "`fedray` and": "plugins/test_stranger_modules::test_nothing_of_the_current_folder_is_imported",
     "Weights in": "docs/test_security::test_code_in_a_weight_file_does_not_run",

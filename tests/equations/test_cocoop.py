@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of, drawn, gradients, noise
+from clips import clip_of, drawn, gradients, noise, prompted
 
 from fedray.algorithms.prompts import cocoop
-from fedray.algorithms.prompts.cocoop import ConditionalClip
 from fedray.models import ImageFeatures
-from fedray.models.prompted import ContextClip
 
 
 def model_of(folder):
-    return drawn(ConditionalClip(clip_of(folder), DIGITS, 4, "a photo of a"))
+    return drawn(prompted("cocoop", clip_of(folder)))
 
 
 def test_the_logits_are_those_of_a_loop_over_images_and_all_is_trained(tiny_clip, monkeypatch):
-    model, plain = model_of(tiny_clip), ContextClip(clip_of(tiny_clip), DIGITS, 4)
+    model, plain = model_of(tiny_clip), prompted("promptfl", clip_of(tiny_clip), length=4)
     features = noise(6, model.clip.dim)
     logits, bias = [], model.second(F.relu(model.first(F.normalize(features, dim=-1))))
     for image, pi in zip(F.normalize(features, dim=-1), bias, strict=True):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from fedray.models import normalisation_tensors, skeleton, tensor_names
+from fedray.models import build, normalisation_tensors, tensor_names
 
 SHAPE = {"channels": 3, "image_size": 32, "num_classes": 10, "feature_dim": 16}
 
 
 def test_shortcuts_have_normalisation_too():
-    model = skeleton("resnet18", **SHAPE)
+    model = build("resnet18", **SHAPE)
     names = normalisation_tensors(model)
     norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert len(norms) == 20

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of, drawn, gradients, noise
+from clips import clip_of, drawn, gradients, noise, prompted
 
-from fedray.algorithms.prompts.fedclip import AdapterClip, FedCLIP, batch_contrast
-from fedray.algorithms.prompts.zero_shot import ZeroShotClip
+from fedray.algorithms.prompts.fedclip import FedCLIP, batch_contrast
 from fedray.core import takes_equal_mean
 from fedray.models import ImageFeatures
 
 
 def test_a_constant_gate_is_zero_shot(tiny_clip):
-    model = AdapterClip(clip_of(tiny_clip), DIGITS)
+    model = prompted("fedclip", clip_of(tiny_clip))
     features = ImageFeatures(noise(6, model.clip.dim))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        plain = ZeroShotClip(model.clip, DIGITS, "a picture of a {}")(features).logits
+        plain = prompted("zero_shot", model.clip, template="a picture of a {}")(features).logits
         torch.testing.assert_close(model(features).logits, plain)
         assert (drawn(model)(features).logits - plain).abs().max() > 1e-3
 
 
 def test_the_gate_reads_the_towers_output_as_it_is(tiny_clip):
     """I = (2, 1), W = identity: softmax(tanh I) * I = (0.550437 * 2, 0.449563), of unit length."""
-    model = AdapterClip(clip_of(tiny_clip), DIGITS)
+    model = prompted("fedclip", clip_of(tiny_clip))
     image = torch.zeros(1, model.clip.dim)
     image[0, :2] = torch.tensor([2.0, 1.0])
     with torch.no_grad():
@@ -64,6 +63,6 @@ def test_a_batch_of_one_has_no_contrast_and_clients_weigh_equally():
 
 
 def test_all_of_the_adapter_learns(tiny_clip):
-    model = drawn(AdapterClip(clip_of(tiny_clip), DIGITS))
+    model = drawn(prompted("fedclip", clip_of(tiny_clip)))
     loss = F.cross_entropy(model(ImageFeatures(noise(5, model.clip.dim))).logits, torch.arange(5))
     assert all(float(value.abs().max()) > 0 for value in gradients(model, loss).values())

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
-from clips import CPU, DIGITS, clip_of, drawn
+from clips import CPU, clip_of, drawn, prompted
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.mean import client_weights
 from fedray.algorithms.prompts.fedmgp import (
     FedMGP,
-    GroupedClip,
     Groups,
     combine,
     diversity,
     draw_groups,
     group_cross_entropy,
     group_similarities,
-    rank_mean,
     selection_probabilities,
 )
 from fedray.core import Batch, ClientState, LocalContext, Trained
@@ -88,7 +86,9 @@ def uploads() -> dict[int, FedMGP.up]:
 
 @pytest.mark.parametrize(("how", "expected"), [("samples", [31.5, 58]), ("uniform", [41, 77])])
 def test_eq9_groups_are_averaged_by_rank(how, expected):
-    mean = rank_mean(client_weights(uploads(), how), uploads())
+    method = FedMGP(FedMGP.HParams(weights=how), None)
+    server = SimpleNamespace(round=1)
+    mean = method.server_update({"prompts": uploads()[0].prompts}, uploads(), server)["prompts"]
     assert mean["text"].flatten().tolist() == pytest.approx(expected)
 
 
@@ -212,15 +212,8 @@ def test_averaged_features_are_not_renormalised():
 
 
 def model_of(tiny_clip, text_length=2, visual_length=2, **config):
-    made = GroupedClip(
-        clip_of(tiny_clip),
-        DIGITS,
-        groups=3,
-        text_length=text_length,
-        visual_length=visual_length,
-        **config,
-    )
-    return drawn(made)
+    lengths = {"text_length": text_length, "visual_length": visual_length}
+    return drawn(prompted("fedmgp", clip_of(tiny_clip), groups=3, **lengths, **config))
 
 
 def test_without_noise_the_first_words_are_the_photo(tiny_clip):
@@ -254,7 +247,7 @@ def test_a_prompt_length_beyond_the_photo_has_additional_positions(tiny_clip):
 
 @pytest.mark.parametrize("inference", ["logits", "prob", "max_logits", "features", "group"])
 def test_the_output_holds_the_common_answer_and_every_group(tiny_clip, inference):
-    model = model_of(tiny_clip, inference=inference, answering_group=2)
+    model = model_of(tiny_clip, inference=inference, group=2)
     output = model(Pixels(torch.rand(6, 1, 8, 8) * 2 - 1))
     assert output.groups.image.shape == (3, 6, 24)
     assert torch.equal(output.features, output.groups.image.mean(0))

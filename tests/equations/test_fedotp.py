@@ -6,10 +6,10 @@ from math import exp
 
 import pytest
 import torch
-from clips import DIGITS, clip_of, drawn, noise
+from clips import clip_of, drawn, noise, prompted
 
 from fedray.algorithms.prompts import fedotp
-from fedray.algorithms.prompts.fedotp import TransportClip, transport_plan
+from fedray.algorithms.prompts.fedotp import transport_plan
 from fedray.models import PatchFeatures
 
 
@@ -47,8 +47,8 @@ def test_a_tiny_epsilon_does_not_underflow():
     torch.testing.assert_close(plan.sum((-2, -1)), torch.full((2,), 0.8), rtol=1e-4, atol=0)
 
 
-def model_of(tiny_clip, **config) -> TransportClip:
-    return drawn(TransportClip(clip_of(tiny_clip), DIGITS, 4, **config))
+def model_of(tiny_clip, **hparams):
+    return drawn(prompted("fedotp", clip_of(tiny_clip), length=4, **hparams))
 
 
 def test_images_in_parts_have_the_same_logits(tiny_clip, monkeypatch):

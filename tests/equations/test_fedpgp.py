@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of, drawn, noise
+from clips import clip_of, drawn, noise, prompted
 
-from fedray.algorithms.prompts.fedpgp import ContrastOutput, PersonalClip
+from fedray.algorithms.prompts.fedpgp import ContrastOutput
 from fedray.models import ImageFeatures
 
 
 def test_training_classifies_over_all_copies_and_evaluation_by_the_first(tiny_clip):
-    model = drawn(PersonalClip(clip_of(tiny_clip), DIGITS, 4, 2, copies=2))
+    model = drawn(prompted("fedpgp", clip_of(tiny_clip), length=4, rank=2, copies=2))
     features = noise(6, model.clip.dim)
     trained = model.train()(ImageFeatures(features))
     assert isinstance(trained, ContrastOutput)

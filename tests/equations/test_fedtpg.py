@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of, drawn, noise
+from clips import clip_of, drawn, noise, prompted
 from prompting import empty_client, initial_prompts, loss_of
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.prompts.fedtpg import GeneratorClip, PromptGenerator, held_classes
+from fedray.algorithms.prompts.fedtpg import PromptGenerator, held_classes
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
 
@@ -46,7 +46,7 @@ def test_a_client_of_one_class_has_no_gradient_on_its_subset_but_on_all_classes(
 
 @pytest.fixture
 def model(tiny_clip):
-    return drawn(GeneratorClip(clip_of(tiny_clip), DIGITS, 4))
+    return drawn(prompted("fedtpg", clip_of(tiny_clip)))
 
 
 def test_the_attention_starts_as_pytorchs():
@@ -67,7 +67,7 @@ def test_the_order_of_the_names_does_not_matter_and_the_set_does(model):
 def test_the_classes_in_scope_write_the_context(model):
     with torch.no_grad(), model.class_subset((1, 3)):
         context = model.generator(model.fixed_texts("{}"))
-        alone = GeneratorClip(model.clip, ("one", "three"), 4)
+        alone = prompted("fedtpg", model.clip, ("one", "three"))
         alone.load_state_dict(model.state_dict())
         torch.testing.assert_close(model.texts(), alone.texts())
         expected = model.class_texts("X X X X {}.").encode(context)

@@ -6,11 +6,11 @@ from math import sqrt
 
 import pytest
 import torch
-from clips import DIGITS, clip_of, drawn, gradients, noise
+from clips import clip_of, drawn, gradients, noise, prompted
 from prompting import initial_prompts
 
 from fedray.algorithms.prompts.flexlora import FlexLoRA, truncated
-from fedray.algorithms.prompts.lora import LowRankClip, product
+from fedray.algorithms.prompts.lora import product
 from fedray.models import Pixels
 
 
@@ -23,7 +23,7 @@ def test_the_product_by_hand():
 
 
 def test_it_starts_as_clip_and_every_factor_learns(tiny_clip):
-    model = drawn(LowRankClip(clip_of(tiny_clip), DIGITS, 2, 1.0))
+    model = drawn(prompted("lora", clip_of(tiny_clip)))
     images = Pixels(noise(6, 3, 8, 8))
     plain = model.image_features(images), model.text_features()
     torch.testing.assert_close(plain[1], model.fixed_texts(), rtol=0, atol=1e-5)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
-from clips import DIGITS, clip_of, drawn
+from clips import clip_of, drawn, prompted
 
-from fedray.models.prompted import DualPromptClip
 from fedray.models.prompted.texts import word_embeddings
 
 
 def model_of(tiny_clip, length=2, depth=1, words="a photo of a"):
-    return drawn(DualPromptClip(clip_of(tiny_clip), DIGITS, length, depth, words))
+    return drawn(
+        prompted("maple_fedavg", clip_of(tiny_clip), length=length, depth=depth, words=words)
+    )
 
 
 def test_the_first_prompt_is_a_photo_and_deeper_maps_start_equal(tiny_clip):

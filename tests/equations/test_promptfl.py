@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from clips import DIGITS, clip_of, drawn
+from clips import clip_of, drawn, prompted
 from prompting import prompted_model
 
 from fedray.errors import UserError
-from fedray.models.prompted import ContextClip
 
 
 @pytest.mark.parametrize(
@@ -23,7 +22,9 @@ def test_a_prompt_that_would_push_the_names_out_is_refused(assemble, method, key
 
 
 def test_words_as_context_are_the_text_with_these_words(tiny_clip):
-    model = drawn(ContextClip(clip_of(tiny_clip), DIGITS, 4, "a photo of a"))
+    model = drawn(prompted("promptfl", clip_of(tiny_clip), length=4, words="a photo of a"))
     plain = model.fixed_texts("a photo of a {}.")
     torch.testing.assert_close(model.text_features(), plain, rtol=0, atol=1e-5)
-    assert (drawn(ContextClip(model.clip, DIGITS, 4)).text_features() - plain).abs().max() > 1e-2
+    assert (
+        drawn(prompted("promptfl", model.clip, length=4)).text_features() - plain
+    ).abs().max() > 1e-2

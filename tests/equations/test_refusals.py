@@ -51,7 +51,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedmgp",
             {"algorithm.selected": 6},
-            r"selected=6 exceeds groups=5; set algorithm\.selected",
+            r"selected=6 to at most groups=5",
         ),
         (
             "fedotp",
@@ -59,11 +59,11 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             r"model\.clip\.path: the file /nowhere does not",
         ),
         ("fedpgp", {"data.novel": True}, "data: novel=true tests on official test images"),
-        ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist; set algorithm.group to 0 to 4"),
+        ("fedmgp", {"algorithm.group": 5}, "group=5 to less than groups=5"),
         (
             "fedmgp",
             {"algorithm.text_length": 0, "algorithm.visual_length": 0},
-            "text_length and visual_length are both 0",
+            "no prompt is trained; set text_length",
         ),
         ("fedprox", {**CNN2, "algorithm.mu": -1}, r"algorithm\.mu: input should be greater than"),
         ("fedprox", {**CNN2, "algorithm.nu": 1}, r"unknown key 'nu' in algorithm\. Valid: .*mu"),
@@ -96,7 +96,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             ("pfedmoap", {f"algorithm.{key}": n}, "gating_dim")
             for key, n in (("gating_dim", 10), ("heads", 5))
         ),
-        ("flexlora", {"algorithm.ranks": [17]}, r"rank 17 .* 16 wide; .* algorithm\.ranks"),
+        ("flexlora", {"algorithm.ranks": [17]}, r"algorithm\.ranks, is 17, .* 16 wide"),
         *(
             ("fedpha", {"algorithm.local_lengths": lengths}, "local_lengths")
             for lengths in ([], [0])
@@ -117,7 +117,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             (
                 "zero_shot",
                 {"algorithm.template": template},
-                r"algorithm\.template: .* must have \{\} once, for the class name",
+                r"algorithm\.template",
             )
             for template in ("a photo", "{} {}", "{name}", "{} }")
         ),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from clips import DIGITS, clip_of, drawn, gradients, noise
+from clips import clip_of, drawn, gradients, noise, prompted
 
-from fedray.algorithms.prompts.ivlp import IndependentClip
-from fedray.algorithms.prompts.vpt import VisualPromptClip
 from fedray.models import Pixels
 from fedray.models.prompted.texts import unit, word_embeddings
 
@@ -31,7 +29,7 @@ def looped(model):
 
 @pytest.mark.parametrize("depth", [1, 2, None])
 def test_image_features_are_those_of_a_straight_loop(tiny_clip, depth):
-    model = drawn(VisualPromptClip(clip_of(tiny_clip), DIGITS, 2, depth))
+    model = drawn(prompted("vpt", clip_of(tiny_clip), length=2, depth=depth))
     assert len(model.visual) == (depth or 3)
     with torch.no_grad():
         model.visual.mul_(20)
@@ -44,11 +42,11 @@ def test_image_features_are_those_of_a_straight_loop(tiny_clip, depth):
 
 
 def test_prompts_of_both_towers_start_as_words_and_noise(tiny_clip):
-    model = drawn(IndependentClip(clip_of(tiny_clip), DIGITS, 2, 1, "a photo of a"))
+    model = drawn(prompted("ivlp", clip_of(tiny_clip), depth=1))
     assert torch.equal(model.text[0], word_embeddings(model.clip.text, "a photo of a", 2))
     torch.testing.assert_close(model.text_features(), model.fixed_texts(), rtol=0, atol=1e-5)
     torch.testing.assert_close(model.image_features(IMAGES), looped(model), rtol=0, atol=1e-5)
-    deep = drawn(IndependentClip(model.clip, DIGITS, 2, words="a photo of a"))
+    deep = drawn(prompted("ivlp", model.clip))
     assert 0.01 < deep.text[1:].std() < 0.03
     assert 0.01 < deep.visual.std() < 0.03
     assert not torch.allclose(deep.text_features(), deep.fixed_texts(), atol=1e-3)

@@ -56,7 +56,7 @@ def test_only_participants_of_a_local_method_are_tested_again(tested, run, monke
     done, calls = tested("local", changes)
     assert calls[0] == [0, 1, 2, 3]
     for result in done.results[1:]:
-        absent = {event.client for event in result.events}
+        absent = set(result.absent)
         assert calls.get(result.round, []) == [c for c in result.participants if c not in absent]
     full = whole(run, monkeypatch, "local", changes)
     assert [r.metrics for r in done.results] == [r.metrics for r in full.results]

@@ -198,7 +198,7 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
             for i in range(e.data.clients)
             if r and share and draws.numpy("fault_drop", r, i).random() < share
         ]
-        absent = {event.client for event in done.events if event.what == "dropped"}
+        absent = set(done.absent)
         if not absent <= set(gone) or (done.down.total_bytes and set(cohort) & set(gone) - absent):
             yield f"round {r} lacks clients {sorted(absent)}, not {gone}"
         tested = r == e.rounds or (e.eval_every and r % e.eval_every == 0)
@@ -378,6 +378,8 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
         yield f"a client has {min(map(len, whole))} images, fewer than min_samples"
     if p.name == "classes" and max(classes) > p.params.classes_per_client:
         yield f"a client has {max(classes)} classes"
+    if p.name == "classes" and p.params.equal_sizes and e.data.shots is None and np.ptp(sizes):
+        yield f"sizes are {sizes.tolist()}"
     if p.name == "iid" and max(map(len, whole)) - min(map(len, whole)) > len(set(labels.tolist())):
         yield f"iid sizes are {[*map(len, whole)]}"
 

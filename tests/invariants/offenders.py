@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Payload, method, sent
+from fedray.core import Fields, method, sent
 
 SEEN: list[int] = []
 
@@ -191,10 +191,12 @@ class TestImages(FedAvg):
         return super().train(replace(local, client=replace(local.client, train=local.client.test)))
 
 
-class Secret(Payload):
-    """What the method does not declare."""
-
-    mean = sent("statistics", "everything", axes="n")
+Secret = Fields(
+    "Secret",
+    {
+        "mean": sent("statistics", "everything", axes="n"),
+    },
+)
 
 
 @method("undeclared_payload", "UndeclaredPayload", "-")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,8 +143,7 @@ def numbers(out: Path) -> dict[str, Any]:
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """All tensors of the last checkpoint: the server's and the clients'."""
-    identity = json.loads((out / "run.json").read_text())["identity"]
-    found = StateStore(out / "states").load(identity)
+    found = StateStore(out / "states").load()
     assert found is not None
     tree: dict[str, Any] = {"server": found.snapshot.server}
     for client, state in found.clients.items():

@@ -14,7 +14,7 @@ from answers import counts_of
 from small import numbers, on_workers, serially, tensors
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, Gate, Payload, Total, sent
+from fedray.core import Algorithm, Fields, Gate, Total, sent
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.federation import Federation, Plan, Reply
 from fedray.runtime.session import Session
@@ -40,7 +40,7 @@ def test_when_everybody_is_absent_nothing_changes(small, tmp_path, method):
     for record in (one, two):
         assert record.per_client == first.per_client
         assert record.up.total_bytes == 0
-        assert [event.what for event in record.events] == ["dropped"] * 6
+        assert len(record.absent) == 6
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtsp"])
@@ -48,10 +48,7 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
     variant = (f"algorithm={method}", "model.group=mlp", "rounds=4")
     serially(small.experiment(*variant, "faults.drop=0.4"), tmp_path / "dropped")
     with_drops = numbers(tmp_path / "dropped")["rounds"]
-    present = [
-        sorted({*record["participants"]} - {event["client"] for event in record["events"]})
-        for record in with_drops
-    ]
+    present = [sorted({*record["participants"]} - {*record["absent"]}) for record in with_drops]
     assert any(0 < len(clients) < 6 for clients in present[1:])
 
     monkeypatch.setattr(Federation, "_cohort", lambda self, round_: present[round_])
@@ -67,10 +64,12 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
 # --- by scenario: how often -----------------------------------------------------------------------
 
 
-class Made(Payload):
-    """Says in which round it was made."""
-
-    round = sent("statistics", number=int)
+Made = Fields(
+    "Made",
+    {
+        "round": sent("statistics", number=int),
+    },
+)
 
 
 class Nothing(Algorithm):
@@ -104,20 +103,16 @@ def federation(rounds: int, **faults: Any) -> Federation:
     return Federation(Nothing(), Prompt(), Gate({}), plan, NoServer())
 
 
-def events_of(result: Any) -> list[tuple[int, str]]:
-    return [(event.client, event.what) for event in result.events]
-
-
 def test_clients_drop_out_as_often_as_they_should():
     run = federation(200, drop=0.3)
-    events = [what for result in run.rounds() for _, what in events_of(result)]
+    absent = sum(len(result.absent) for result in run.rounds())
     asked = 200 * 3
-    assert events.count("dropped") == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
+    assert absent == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
 
 
 def test_what_precedes_the_first_round_is_spared(small):
     first = numbers(small.undisturbed("faults.drop=0.9", "rounds=1"))["rounds"][0]
-    assert first["events"] == []
+    assert first["absent"] == []
     assert sum(first["up"]["bytes"].values()) > 0
 
 

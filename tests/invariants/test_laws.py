@@ -41,7 +41,7 @@ BROKEN = {
     "data_on_self": ("self", "a step changed DataOnSelf.rounds"),
     "unseeded_draw": ("draws", "round 1: server/model/"),
     "global_draw": ("draws", "round 0: server/model/head.weight"),
-    "edited_download": ("runs", "wrote into its download (model)"),
+    "edited_download": ("runs", "wrote into its download"),
     "data_of_download": ("runs", "round 1 changed the state before it in place: server/model/"),
     "replaced_data": ("models", "replaced its model's tensor 'head.bias'"),
     "replaced_parameter": ("models", "replaced its model's tensor 'head.bias'"),

@@ -85,8 +85,8 @@ def test_a_method_that_stacks_has_the_numbers_of_each_client_by_itself(method, t
     together = last(method, MOMENTUM, ("stacked", 2))
     assert max(trained) == 2
     compare_traces(alone, together, CLOSE)
-    events, work = "events", "metric work/images"
-    assert alone[0].numbers[events] == together[0].numbers[events] == []
+    absent, work = "absent", "metric work/images"
+    assert alone[0].numbers[absent] == together[0].numbers[absent] == []
     assert alone[0].numbers.get(work) == together[0].numbers.get(work)
 
 

@@ -12,7 +12,6 @@ RAW = {
     "cnn3": 128,
     "cnn4": 512,
     "resnet8s": 64,
-    "resnet10s": 64,
     "resnet4": 64,
     "resnet6": 128,
     "resnet8": 256,
@@ -94,7 +93,7 @@ def test_mobilenetv2_dropout():
 
 @pytest.mark.parametrize(
     ("name", "convolutions"),
-    [("resnet8s", 7), ("resnet10s", 9), ("resnet4", 3), ("resnet6", 5), ("resnet10", 9)],
+    [("resnet8s", 7), ("resnet4", 3), ("resnet6", 5), ("resnet10", 9)],
 )
 def test_depth_is_in_the_name(name, convolutions):
     kernels = [m.kernel_size for m in on_meta(name).modules() if isinstance(m, nn.Conv2d)]

@@ -10,7 +10,6 @@ from fedray.models import (
     Pixels,
     WidthAdapter,
     build,
-    skeleton,
 )
 from fedray.models.architectures import architectures
 
@@ -101,7 +100,7 @@ def test_memory_order_changes_no_value(name):
 
 def test_a_projector_gives_the_features_and_a_model_may_end_there():
     shape = {"channels": 3, "image_size": 32, "feature_dim": 24, "hidden": 40}
-    model = skeleton("cnn3", num_classes=0, **shape)
+    model = build("cnn3", num_classes=0, **shape)
     layers = [type(layer).__name__ for layer in model.extractor.projector]
     assert layers == ["Linear", "BatchNorm1d", "ReLU"] * 2
     assert (model.extractor.projector[0].in_features, model.extractor.projector[3].in_features) == (
@@ -115,7 +114,7 @@ def test_a_projector_gives_the_features_and_a_model_may_end_there():
     assert not any(name.startswith("head") for name, _ in model.named_parameters())
     assert any(
         name.startswith("head")
-        for name, _ in skeleton("cnn3", num_classes=3, **shape).named_parameters()
+        for name, _ in build("cnn3", num_classes=3, **shape).named_parameters()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
+from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.inputs import values_of
 
 
@@ -17,7 +17,7 @@ def test_stored_pixels_become_floats_between_minus_one_and_one():
     assert stored.flatten().tolist() == [0, 255, 51]
 
 
-@pytest.mark.parametrize("kind", [Pixels, PatchEmbeddings, PatchFeatures, ImageFeatures])
+@pytest.mark.parametrize("kind", [Pixels, PatchFeatures, ImageFeatures])
 def test_floats_stay_as_they_are(kind):
     stored = torch.randn(3, 4, 5)
     made = kind.of(stored)

@@ -48,8 +48,3 @@ def test_a_name_that_is_near_nothing_lists_groups_and_architectures():
 def test_unets_are_dense_and_nothing_else():
     dense = {name for name in [*groups.names(), *architectures.names()] if is_dense(name)}
     assert dense == {"unet", "unet_tiny"}
-
-
-def test_no_client():
-    with pytest.raises(UserError, match=r"data.clients: found 0 clients, need at least 1"):
-        assign_architectures("htfe2", 0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
+from tensors import seeded
 from torch import nn
 
 from fedray.errors import UserError
@@ -44,7 +45,7 @@ def theirs(name, seed=0):
 def ours(name, channels=3):
     """A classifier's backbone with weights of its own."""
     model = build(
-        name, channels=channels, image_size=64, num_classes=10, feature_dim=64, generator=None
+        name, channels=channels, image_size=64, num_classes=10, feature_dim=64, generator=seeded(0)
     )
     return model.extractor.backbone.eval()
 
@@ -126,8 +127,8 @@ def test_what_does_not_fit_is_named(tmp_path):
     less = {name: tensor for name, tensor in state.items() if name != "layer3.0.bn2.bias"}
     refused(less, "does not fit resnet18: the weights have no layer3.0.bn2.bias")
     other = {**state, "layer2.1.conv1.weight": torch.zeros(2, 2, 3, 3)}
-    refused(other, r"layer2.1.conv1.weight is \[2, 2, 3, 3\], expected \[128, 128, 3, 3\]$")
-    grey = r"conv1.weight is \[64, 3, 7, 7\], expected \[64, 1, 7, 7\]$"
+    refused(other, r"does not fit resnet18: .* backbone.layer2.1.conv1.weight: .*\[2, 2, 3, 3\]")
+    grey = r"does not fit resnet18: .* backbone.conv1.weight: .*\[64, 1, 7, 7\]"
     refused(state, grey, ours("resnet18", channels=1))
     refused([1, 2], "holds no state dict; expected tensors by name")
     refused({"epoch": 3}, "holds no state dict")
@@ -263,16 +264,13 @@ def test_what_was_loaded_is_said_once(tmp_path, caplog):
         num_classes=10,
         feature_dim=64,
         hidden=16,
-        generator=None,
+        generator=seeded(0),
     )
     with caplog.at_level("WARNING", logger="fedray"):
         for _ in range(2):
             start_from_pretrained(model.extractor, "resnet18", str(path))
     (said,) = caplog.messages
-    assert "120 of resnet18's 134 tensors are loaded (backbone.conv1, backbone.bn1, " in said
-    assert said.endswith(
-        "; drawn: projector.0, projector.1, projector.3, projector.4, and the head"
-    )
+    assert "120 of resnet18's 134 tensors are loaded; drawn: projector.0, projector.1, " in said
 
 
 def test_the_baselines_network_has_the_papers_number_of_parameters():

@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
-from clips import DIGITS, clip_of, drawn, noise
+from clips import clip_of, drawn, noise, prompted
 
-from fedray.algorithms.prompts.fedclip import AdapterClip
-from fedray.algorithms.prompts.fedmgp import GroupedClip
-from fedray.algorithms.prompts.fedotp import TransportClip
-from fedray.algorithms.prompts.fedpgp import PersonalClip
-from fedray.algorithms.prompts.fedtpg import GeneratorClip
-from fedray.algorithms.prompts.lora import LowRankClip
-from fedray.algorithms.prompts.pfedmoap import ExpertClip, PFedMoAP
-from fedray.algorithms.prompts.promptfolio import PortfolioClip
-from fedray.algorithms.prompts.zero_shot import ZeroShotClip
-from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
-from fedray.models.prompted import ContextClip, DualPromptClip
+from fedray.models import ImageFeatures, PatchFeatures, Pixels
 
-MODELS = {
-    "fixed": ZeroShotClip,
-    "adapter": AdapterClip,
-    "context": lambda clip, names: ContextClip(clip, names, 4),
-    "portfolio": lambda clip, names: PortfolioClip(clip, names, 4),
-    "transport": lambda clip, names: TransportClip(clip, names, 4),
-    "low_rank": lambda clip, names: PersonalClip(clip, names, 4, 2),
-    "generator": lambda clip, names: GeneratorClip(clip, names, 4),
-    "dual": lambda clip, names: DualPromptClip(clip, names, 2, 1, "a photo of a"),
-    "updates": lambda clip, names: LowRankClip(clip, names, 2, 1.0),
-    "experts": lambda clip, names: ExpertClip(
-        clip, names, PFedMoAP.HParams(length=4, gating_dim=12, heads=3)
-    ),
-    "groups": lambda clip, names: GroupedClip(
-        clip, names, groups=3, text_length=2, visual_length=2
-    ),
-    "groups_of_texts": lambda clip, names: GroupedClip(
-        clip, names, groups=3, text_length=2, visual_length=0
-    ),
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fixed": ("zero_shot", {}),
+    "adapter": ("fedclip", {}),
+    "context": ("promptfl", {"length": 4}),
+    "portfolio": ("promptfolio", {"length": 4}),
+    "transport": ("fedotp", {"length": 4}),
+    "low_rank": ("fedpgp", {"length": 4, "rank": 2}),
+    "generator": ("fedtpg", {"length": 4}),
+    "dual": ("maple_fedavg", {}),
+    "updates": ("lora", {}),
+    "experts": ("pfedmoap", {"length": 4, "gating_dim": 12, "heads": 3}),
+    "groups": ("fedmgp", {"groups": 3}),
+    "groups_of_texts": ("fedmgp", {"groups": 3, "visual_length": 0}),
 }
 TAKEN = {
     **{name: {Pixels, ImageFeatures} for name in MODELS},
     "transport": {Pixels, PatchFeatures},
-    **{name: {Pixels, PatchEmbeddings} for name in ("dual", "updates")},
-    "groups": {Pixels},
+    **{name: {Pixels} for name in ("dual", "updates", "groups")},
 }
+
+
+def model_of(name, folder):
+    """A model with initial values."""
+    method, hparams = MODELS[name]
+    return drawn(prompted(method, clip_of(folder), **hparams))
 
 
 def inputs_of(clip):
@@ -54,12 +44,12 @@ def inputs_of(clip):
     with torch.no_grad():
         embedded = clip.vision.embed(pixels)
         image, patches = clip.vision.encode(embedded)
-    return (Pixels(pixels), PatchEmbeddings(embedded), PatchFeatures(patches), ImageFeatures(image))
+    return (Pixels(pixels), PatchFeatures(patches), ImageFeatures(image))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_type_of_input_is_read_alike_or_refused(tiny_clip, name):
-    model = drawn(MODELS[name](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of(name, tiny_clip).eval()
     inputs = inputs_of(model.clip)
     assert model.reads in TAKEN[name]
     with torch.no_grad():
@@ -78,7 +68,7 @@ def test_every_type_of_input_is_read_alike_or_refused(tiny_clip, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_columns_are_the_classes_in_scope(tiny_clip, name):
-    model = drawn(MODELS[name](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of(name, tiny_clip).eval()
     pixels = inputs_of(model.clip)[0]
     with torch.no_grad(), model.class_subset((3, 1)):
         assert model.classes == (3, 1)
@@ -87,7 +77,7 @@ def test_the_columns_are_the_classes_in_scope(tiny_clip, name):
 
 
 def test_text_features_are_kept_until_a_prompt_changes(tiny_clip):
-    model = drawn(ContextClip(clip_of(tiny_clip), DIGITS, 4))
+    model = model_of("context", tiny_clip)
     with torch.no_grad():
         before = model.texts()
         assert model.texts() is before
@@ -98,7 +88,7 @@ def test_text_features_are_kept_until_a_prompt_changes(tiny_clip):
 
 
 def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
-    model = ContextClip(clip_of(tiny_clip), DIGITS, 4)
+    model = model_of("context", tiny_clip)
     everything = model.fixed_texts()
     with model.class_subset((3, 1)):
         assert torch.equal(model.fixed_texts(), everything[[3, 1]])
@@ -130,7 +120,7 @@ def logits_loaded(model, prompts, x):
     [*((name, torch.no_grad) for name in LEARNING), ("context", torch.inference_mode)],
 )
 def test_prompts_of_a_functional_call_are_those_that_count(tiny_clip, name, mode):
-    model = drawn(MODELS[name](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of(name, tiny_clip).eval()
     x = inputs_of(model.clip)[0]
     first, second = two_sets(model)
     with mode():
@@ -143,7 +133,7 @@ def test_prompts_of_a_functional_call_are_those_that_count(tiny_clip, name, mode
 
 
 def test_prompts_of_a_functional_call_have_their_own_gradients(tiny_clip):
-    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of("context", tiny_clip).eval()
     x = inputs_of(model.clip)[0]
     gradients = []
     for prompts in two_sets(model):
@@ -157,7 +147,7 @@ def test_prompts_of_a_functional_call_have_their_own_gradients(tiny_clip):
 
 
 def test_a_copy_has_its_own_text_features(tiny_clip):
-    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of("context", tiny_clip).eval()
     x = inputs_of(model.clip)[0]
     with torch.no_grad():
         for _ in range(3):
@@ -171,7 +161,7 @@ def test_a_copy_has_its_own_text_features(tiny_clip):
 
 
 def test_text_features_in_bfloat16_are_not_those_in_float32(tiny_clip):
-    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    model = model_of("context", tiny_clip).eval()
     x = inputs_of(model.clip)[0]
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tensors import gaussian
 from torch import nn
 
-from fedray.models import Pixels, skeleton
+from fedray.models import Pixels, build
 from fedray.models.backbones.unet import PerPixel
 
 
@@ -32,8 +32,8 @@ def test_every_pixel_gets_its_features(group, size):
     shape = {"channels": 3, "image_size": 16, "feature_dim": 24}
     with torch.device("meta"):
         images = torch.empty(2, 3, *size)
-    out = skeleton(group, num_classes=5, **shape).to("meta")(Pixels(images))
+    out = build(group, num_classes=5, **shape).to("meta")(Pixels(images))
     assert out.features.shape == (2 * size[0] * size[1], 24)
     assert out.logits.shape == (2 * size[0] * size[1], 5)
-    bare = skeleton(group, num_classes=0, **shape).to("meta")(Pixels(images))
+    bare = build(group, num_classes=0, **shape).to("meta")(Pixels(images))
     assert bare.logits.shape == bare.features.shape

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from plugged import METHOD
 
-from fedray.config import read_plugins
 from fedray.errors import Failure, UserError
 from fedray.plugin import algorithms, partitions
-from fedray.plugins import loading, trust_all, use
+from fedray.plugins import loading, named_plugins, use
 from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")
@@ -23,9 +22,7 @@ AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")
 @pytest.fixture(autouse=True)
 def none_afterwards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trust_all()
     yield
-    trust_all(False)
     use(())
     for plugin in list(loading._loaded.values()):  # so that no test sees the modules of another
         loading._unload(plugin)
@@ -34,7 +31,7 @@ def none_afterwards(tmp_path, monkeypatch):
 def load(**texts: str) -> bool:
     for name, text in texts.items():
         Path(f"{name}.py").write_text(text)
-    return use(read_plugins([f"{name}.py" for name in texts]), check=True)
+    return use(named_plugins([f"{name}.py" for name in texts]), check=True)
 
 
 def test_what_it_registers_is_there_while_it_is_in_use():
@@ -50,6 +47,7 @@ def test_what_it_registers_is_there_while_it_is_in_use():
 @pytest.mark.parametrize("name", ["style", "source", "encoder", "partition", "clip", "optimizer"])
 def test_a_parameter_may_be_named_like_a_component_of_the_experiment(name):
     Path("mine.py").write_text(METHOD.replace("scale: LossWeight = 1.0", f'{name}: str = "plain"'))
+    named_plugins(["mine.py"])
     tree = {"algorithm": "scaled", "plugins": ["mine.py"]}
     found = from_tree(tree, [(f"algorithm.{name}", "fancy")])
     assert found.algorithm.tree()[name] == "fancy"
@@ -89,7 +87,7 @@ def test_plugins_import_each_other_and_packages_themselves():
         "from fedray.plugin", "import helpers\nfrom fedray.plugin"))  # fmt: skip
     assert "mine" in algorithms.names()
     Path("helpers.py").write_text("NAME = 'yours'\n")
-    use(read_plugins(["mine.py"]), check=True)  # is imported anew, because its helper has changed
+    use(named_plugins(["mine.py"]), check=True)  # is imported anew, because its helper has changed
     assert "yours" in algorithms.names()
     assert "mine" not in algorithms.names()
 
@@ -99,7 +97,7 @@ def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
     monkeypatch.syspath_prepend(".")
     import mine
 
-    use(read_plugins(["mine.py"]), check=True)
+    use(named_plugins(["mine.py"]), check=True)
     assert algorithms.get("imported") is sys.modules["mine"].Scaled is not mine.Scaled
     del algorithms._entries["imported"]
 
@@ -109,7 +107,7 @@ def test_the_same_text_from_another_folder_shows_that_folder(tmp_path):
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         (folder / "mine.py").write_text(text)
-        use(read_plugins([str(folder / "mine.py")]))
+        use(named_plugins([str(folder / "mine.py")]))
         assert sys.modules["mine"].where() == str(folder / "mine.py")
 
 

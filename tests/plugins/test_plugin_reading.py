@@ -10,7 +10,7 @@ import pytest
 
 from fedray.config import read_plugins
 from fedray.errors import UserError
-from fedray.plugins import Plugin, changed_file, located, read_plugin
+from fedray.plugins import Plugin, located, read_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +87,6 @@ def test_a_text_that_was_edited_where_it_travels_is_refused():
 def test_a_file_stays_in_its_folder(file):
     with pytest.raises(ValueError, match=r"lies outside"):
         Plugin("mine", "/", {file: ""})
-
-
-def test_a_changed_file_is_noticed_and_a_missing_one_is_none():
-    found = read_plugin(write("mine.py", "x = 1\n"))
-    assert changed_file(found) is None
-    write("mine.py", "x = 2\n")
-    assert changed_file(found) == str(Path("mine.py").absolute())
-    Path("mine.py").unlink()
-    assert changed_file(found) is None
 
 
 def test_a_relative_path_is_of_the_experiments_folder(tmp_path):

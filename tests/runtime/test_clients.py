@@ -19,7 +19,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import ClientState, Flat, Sums, combined_rows, total_of
 from fedray.errors import ClientError
 from fedray.models import saved_buffers
-from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
 
@@ -76,7 +75,7 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
             "the state's 'memory.seen.steps' is of type int, expected a tensor",
         ),
         ((None, None), "the next state is a NoneType, expected a ClientState"),
-        (({"w": torch.zeros(1)}, ClientState({})), "client_update uploads dict, expected nothing"),
+        (({"w": torch.zeros(1)}, ClientState({})), "client_update uploads w, expected nothing"),
     ],
 )
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
@@ -215,35 +214,6 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
     assert predicted[:2].sum() == 0 < predicted.sum()
 
 
-@pytest.mark.parametrize(
-    ("capability", "precision", "said"),
-    [("AVX2", "bfloat16", 1), ("AVX2", "float32", 0), ("AVX512", "bfloat16", 0)],
-)
-def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
-    assemble, monkeypatch, caplog, capability, precision, said
-):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    devices.check_speed.cache_clear()
-    for _ in range(2):
-        GroupRunner(assemble("local", {"precision": precision}), CPU)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * said
-    assert all("precision=float32" in record.message for record in caplog.records)
-
-
-@pytest.mark.parametrize(
-    ("threads", "group", "warned"), [(1, "mlp", 0), (2, "mlp", 1), (2, "resnet8", 0)]
-)
-def test_several_threads_for_a_small_model_are_warned_of_once(
-    assemble, caplog, threads, group, warned
-):
-    devices.check_threads.cache_clear()
-    for _ in range(2):
-        GroupRunner(assemble("local", {"threads": threads, "model.group": group}), CPU).client(0, 1)
-    said = [each.message for each in caplog.records if each.name == devices.__name__]
-    assert len(said) == warned
-    assert all("set threads=1" in message for message in said)
-
-
 def reachable(value, seen):
     """Yield the arrays and tensors that public names lead to from a value, its methods left out."""
     if id(value) in seen or value is None or isinstance(value, str | int | float | type):
@@ -347,9 +317,9 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
 @pytest.mark.parametrize(
     ("part", "place"),
     [
-        ("download", r"its download \(model"),
-        ("model", r"the client's state \(model"),
-        ("memory", r"the client's state \(memory\.seen"),
+        ("download", "its download"),
+        ("model", "the client's state"),
+        ("memory", "the client's state"),
     ],
 )
 @pytest.mark.parametrize("stacked", [1, 2])
@@ -371,7 +341,6 @@ def test_a_step_that_writes_into_what_it_reads_is_named(
     monkeypatch.setattr(type(made.algorithm), "begin", begun)
     runtime, down = GroupRunner(made, CPU), FedAvg.down(weights())
     members = [Member(c, ClientState(weights(), {"seen": weights()}), down) for c in range(3)]
-    place += r"\.head\.bias\)" if form is dict else r"\)"
     with pytest.raises(ClientError, match=rf"^client 1,.* wrote into {place}.*change a copy"):
         runtime.run_group("client_update", 1, members[:2])
     writer = None
@@ -383,13 +352,5 @@ def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     (client, state, down), *_ = sent_to(made, 1)
     monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.model["head.bias"].zero_())
     monkeypatch.setattr("fedray.runtime.groups.run_test", lambda _, a, *rest: a.begin())
-    with pytest.raises(ClientError, match=r"step evaluate: .* its download \(model\)"):
+    with pytest.raises(ClientError, match=r"step evaluate: .* its download"):
         run_tests(GroupRunner(made, CPU), [client], state=state, down=down)
-
-
-@pytest.mark.parametrize("stacked", [1, 2])
-def test_a_part_of_a_model_that_a_client_keeps_takes_no_memory_for_the_rest(assemble, stacked):
-    made = assemble("fedbn", {"model.group": "cnn3", "stacked": stacked})
-    for _, state in GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2)):
-        for tensor in state.model.values():
-            assert tensor.untyped_storage().nbytes() == tensor.nbytes

@@ -22,12 +22,11 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
-from fedray.runtime.records import Records
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session
 from fedray.storage import states
 from fedray.storage.environment import environment
-from fedray.storage.run import Costs, EarlierEnvironment
+from fedray.storage.run import Costs
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import latest_round
 from fedray.studies.ready import check_current
@@ -56,7 +55,7 @@ def rewritten(folder: RunFolder, **info: Any) -> None:
 def test_costs_go_on_where_the_run_stopped(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         costs = Costs(1000.0, 77.0, 2**50, 2**30)
-        patched.setattr(Records, "costs", lambda self, done, device_bytes: costs)
+        patched.setattr(Session, "_costs_after", lambda self, done: costs)
         folder = interrupted(tmp_path)
     assert [done.round for done in session(tmp_path).rounds()] == [2, 3]
     costs = folder.read().costs
@@ -72,9 +71,7 @@ def test_the_most_memory_that_clients_use_on_a_device_is_recorded(tmp_path, monk
     assert RunFolder(tmp_path).read().costs.peak_device_bytes == 9_000
 
 
-def test_a_run_that_is_resumed_in_another_environment_says_so_and_keeps_the_earlier_one(
-    tmp_path, caplog
-):
+def test_a_run_that_is_resumed_in_another_environment_says_so(tmp_path, caplog):
     folder, now = interrupted(tmp_path), environment(threads=1)
     then = replace(now, versions={**now.versions, "torch": "0.1", "ray": "0.1"}, hardware="another")
     rewritten(folder, environment=then)
@@ -85,17 +82,8 @@ def test_a_run_that_is_resumed_in_another_environment_says_so_and_keeps_the_earl
     assert "hardware another, now " in caplog.text
     caplog.clear()
     assert [done.round for done in session(tmp_path).rounds()] == [3]
-    info = folder.read().info
-    assert (info.environment, info.earlier_environments) == (now, (EarlierEnvironment(1, then),))
+    assert folder.read().info.environment == now
     assert caplog.text == ""
-
-
-def test_environments_whose_rounds_were_lost_are_not_kept(tmp_path):
-    folder, now = interrupted(tmp_path, "checkpoint_every=1"), environment(threads=1)
-    first = EarlierEnvironment(1, replace(now, hardware="the first"))
-    rewritten(folder, environment=replace(now, hardware="lost"), earlier_environments=(first,))
-    list(session(tmp_path, "checkpoint_every=1").rounds())
-    assert folder.read().info.earlier_environments == (first,)
 
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):

@@ -170,7 +170,7 @@ class Listed(BaseModel, extra="forbid"):
         ('{"names": "ab"}', ": names: input should be a valid array, found 'ab'"),
         ('{"names": [], "labels": {"a": "2"}}', ": labels.a: input should be a valid integer"),
         ('{"names": [], "name": 1}', ": name: extra inputs are not permitted, found 1"),
-        ('{"names": [1, 2, 3]}', ": names.0: input should be a valid string, found 1, and 2 more"),
+        ('{"names": [1, 2, 3]}', ": names.0: input should be a valid string, found 1"),
     ],
 )
 def test_json_that_holds_something_else_is_one_sentence(tmp_path, text, wrong):

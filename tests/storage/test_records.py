@@ -14,7 +14,7 @@ from fedray.errors import UserError
 from fedray.storage.environment import Environment, environment
 from fedray.storage.files import write_json
 from fedray.storage.metric import Metric, find_metric
-from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
+from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder, find_run_folders
 from fedray.storage.writer import RunWriter
 
@@ -49,7 +49,7 @@ def round_(number: int, accuracy: float | None = 0.5) -> Round:
         down=Traffic({"prototypes": 20}, {"prototypes": 80}),
         participants=[0, 11],
         noised=[[0], [0, 11]],
-        events=[Event(11, "late by 1 round")],
+        absent=[11],
     )
 
 
@@ -215,7 +215,7 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line):
     [
         ("{", r"run\.json cannot be read"),
         ("[]", "is not the run.json of a run"),
-        ({"format": 8}, "is not the run.json of a run"),
+        ({"format": 7}, "is not the run.json of a run"),
         ({"identity": None}, r"run\.json cannot be read: identity: "),
         ({"config": 3}, "cannot be read: config: Input"),
         ({"environment": {"versions": 3}}, "cannot be read: environment.versions: Input"),

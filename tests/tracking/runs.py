@@ -12,7 +12,7 @@ from written_runs import write_whole
 
 from fedray.config import Experiment
 from fedray.storage.environment import Environment
-from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
+from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 
 STARTED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ def make_round(round_: int, seconds: float = 2.0) -> Round:
         ),
         down=Traffic({"prototypes": 5}, {"prototypes": 10 * round_}),
         participants=[0, 1],
-        events=[Event(1, "late")],
+        absent=[1],
     )
 
 

@@ -18,7 +18,6 @@ from fedray.storage.claim import claimed
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
 from fedray.tracking.describe import (
-    MAX_RUN_NAME,
     as_params,
     describe_run,
     experiment_name,
@@ -69,7 +68,7 @@ def test_metrics_are_flat_and_without_clients() -> None:
     assert found["traffic/up_bytes"] == 300.0
     assert found["traffic/by kind/up_bytes_prototypes"] == 180.0
     assert found["traffic/by kind/down_params_prototypes"] == 5
-    assert (found["round/faults"], found["round/participants"]) == (1, 2)
+    assert (found["round/absent"], found["round/participants"]) == (1, 2)
     assert not [name for name in found if "client" in name]
     assert "round" not in found
     assert "round/participants" not in metrics_of(Round(0, 1.0, {}))
@@ -114,9 +113,6 @@ def test_a_run_is_described_by_its_whole_configuration() -> None:
     assert tags["fedray.data"] == "digits"
     assert tags["mlflow.source.name"] == "fedray run experiment"
     assert run_name(info) == "fedproto digits seed 3"
-    long = replace(info, config={**info.config, "algorithm": {"name": "fedfa_augmentation"}})
-    assert run_name(long) == "fedfa_augmentation dig… seed 3"
-    assert len(run_name(long)) <= MAX_RUN_NAME
     assert tags["fedray.identity"] == info.identity
     assert tags["data_sha256"] == "d" * 64
     assert tags["version.torch"][0].isdigit()

@@ -98,6 +98,6 @@ def nearest_tests(root: Path, mutant: Mutant, tests: Mapping[str, str], most: in
 
 def first_failure(output: str) -> str:
     """Return the first failing test that pytest names, or the last line of any output."""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
     lines = output.strip().splitlines()
     return found[1] if found else (lines[-1][:150] if lines else "")

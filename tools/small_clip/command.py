@@ -19,7 +19,7 @@ from fedray.command import PATH, Command, keys, run
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
 from fedray.runtime.cluster import check_storage, connect
-from fedray.runtime.devices import check_speed, device_of_this_process
+from fedray.runtime.devices import device_of_this_process
 from fedray.storage.claim import claimed
 from fedray.storage.files import write_atomic, write_json
 from fedray.units import time_of
@@ -54,8 +54,6 @@ def command(keys: Sequence[str], config: str, out: Path) -> None:
         f"{spec.text.epochs} + {spec.image.epochs} epochs, seed {spec.seed}, in {place}",
         flush=True,
     )
-    if not spec.gpus:
-        check_speed("precision", spec.precision, torch.device("cpu"))
     with claimed(out):
         _check_same(spec, out)
         texts.prepare(spec, pool.class_names, out)

@@ -185,7 +185,7 @@ class FedConcat(FedAvg):
 
     def begin(self, client: Client, state: ClientState, down: Any) -> core.LocalContext:
         """Load the classifier behind the encoders, or the cluster's model."""
-        if isinstance(down, self.train_head.down):
+        if down.fields.place == self.train_head.down.place:
             model = ConcatenatedClassifier(client, [*state.memory["encoders"].values()])
             setting = replace(client.setting, feature_dim=model.head.in_features)
             skeleton = core.Skeleton(model.to(client.device))

@@ -18,7 +18,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -26,9 +26,8 @@ from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.core import method
-from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import ContextClip, PromptedClip
+from fedray.models import ClassifierOutput, Inputs, undrawn_linear
+from fedray.models.prompted import ContextClip
 
 MOST_TEXTS = 4096
 """Texts that are encoded at once; bounds the memory of tests."""
@@ -37,27 +36,14 @@ MOST_TEXTS = 4096
 class ConditionalClip(ContextClip):
     """A CLIP whose context is shifted by a function of the image.
 
-    Zhou et al., CVPR 2022, arXiv:2203.05557. `text_features` are those of the context alone.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-        words: see `ContextClip`.
+    `text_features` are those of the context alone.
     """
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], length: int, words: str | None = None
-    ) -> None:
-        super().__init__(clip, names, length, words)
-        hidden = max(1, clip.dim // 16)
-        self.first = undrawn_linear(clip.dim, hidden)
-        self.second = undrawn_linear(hidden, clip.text.token_width)
-
-    def initialise(self, generator: torch.Generator) -> None:
-        super().initialise(generator)
-        initialise(self.first, generator)
-        initialise(self.second, generator)
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        hidden = max(1, self.clip.dim // 16)
+        self.first = undrawn_linear(self.clip.dim, hidden)
+        self.second = undrawn_linear(hidden, self.clip.text.token_width)
 
     def shifts(self, image: Tensor) -> Tensor:
         """Return pi = h(x) [B, d_t] of unit image features [B, d]."""
@@ -80,11 +66,10 @@ class ConditionalClip(ContextClip):
 class CoCoOp(PromptAveraging, ContextMethod):
     """FedAvg of a context and of a network that shifts it by the image."""
 
+    clip_model = ConditionalClip
+
     length: int = Field(4, ge=1, le=64)
     """m, tokens of the context. Official scripts: 4."""
     words: str | None = "a photo of a"
     """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
     scripts: a photo of a."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return ConditionalClip(clip, class_names, self.length, self.words)

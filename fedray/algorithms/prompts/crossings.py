@@ -22,9 +22,9 @@ from __future__ import annotations
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.algorithms.prompts.prompt_averaging import (
+    ContextMethod,
     CoupledPrompts,
     PromptAveraging,
-    SingleContext,
 )
 from fedray.algorithms.prompts.promptfl import PromptFL
 from fedray.core import LocalTraining, method
@@ -35,7 +35,7 @@ from fedray.core import LocalTraining, method
     "Local prompts",
     "Zhou et al., IJCV 2022, arXiv:2109.01134 (CoOp), at each client",
 )
-class LocalPrompts(SingleContext, LocalTraining):
+class LocalPrompts(ContextMethod, LocalTraining):
     """One prompt context per client, trained without communication."""
 
 

@@ -33,7 +33,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import log, sqrt
 
@@ -44,8 +43,7 @@ from torch import Tensor
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import LocalContext, Requires, Trained, fit, method
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip
+from fedray.models.prompted import PairedClip
 
 
 class SumClip(PairedClip):
@@ -62,6 +60,7 @@ class SumClip(PairedClip):
 class DPFPL(PairedContexts):
     """A shared plus a personal context, trained through noisy gradients of low-rank factors."""
 
+    clip_model = SumClip
     requires = Requires(prompts=True, head=False, sgd=True)
 
     weights: Weights = "uniform"
@@ -80,9 +79,6 @@ class DPFPL(PairedContexts):
     local_rate: float = Field(0.1, gt=0, le=1e3)
     """Factor of the personal context's learning rate. Official code: 0.1."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return SumClip(clip, class_names, self.length)
-
     def noise_std(self) -> float:
         """Return sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""
         if not self.epsilon:
@@ -92,21 +88,20 @@ class DPFPL(PairedContexts):
 
     def train(self, local: LocalContext) -> Trained:
         """Take one step on one batch; the personal context's gradient is `local_gradient`."""
-        client, model, hp = local.client, local.model, self
-        assert isinstance(model, SumClip)
+        client, model = local.client, local.model
         random = client.random("dp_fpl")
         drawn = torch.randperm(len(client.train), generator=random).numpy()
         batch = client.train.part(drawn[: client.setting.training.batch_size])
         once = replace(client.with_schedule(epochs=1, drop_last=False), train=batch)
-        u, v = factors(model.local_context.detach(), hp.rank, random)
+        u, v = factors(model.local_context.detach(), self.rank, random)
 
         def through_factors() -> None:
             gradient = model.local_context.grad
             assert gradient is not None
             du, dv = gradient @ v.T, u.T @ gradient
-            if hp.epsilon:
-                du, dv = (private(g, hp.clip, self.noise_std(), random) for g in (du, dv))
-            model.local_context.grad = hp.local_rate * local_gradient(u, v, du, dv)
+            if self.epsilon:
+                du, dv = (private(g, self.clip, self.noise_std(), random) for g in (du, dv))
+            model.local_context.grad = self.local_rate * local_gradient(u, v, du, dv)
 
         return fit(
             replace(local, client=once),

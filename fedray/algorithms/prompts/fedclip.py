@@ -18,7 +18,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,35 +26,23 @@ from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
-from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.core import Batch, LocalContext, PromptMethod, method
-from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
-from fedray.models.clip import FrozenClip
+from fedray.models import ClassifierOutput, Inputs, undrawn_linear
 from fedray.models.prompted import PromptedClip, unit
 
 PICTURE = "a picture of a {}"
 """The text of a class in FedCLIP's official code."""
 
 
-class AdapterClip(ZeroShotClip):
-    """A CLIP with a trained gate on image features and fixed texts.
+class AdapterClip(PromptedClip):
+    """A CLIP with a trained gate on image features and fixed texts."""
 
-    Lu et al., IEEE Data Engineering Bulletin 2023, arXiv:2302.13485.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
-        super().__init__(clip, names, PICTURE)
-        width = clip.dim
-        first, second = undrawn_linear(width, width), undrawn_linear(width, width)
+    def make_prompts(self, hparams: Any) -> None:
+        first, second = (undrawn_linear(self.clip.dim, self.clip.dim) for _ in range(2))
         self.adapter = nn.Sequential(first, nn.Tanh(), second, nn.Softmax(dim=-1))
 
-    def initialise(self, generator: torch.Generator) -> None:
-        """Draw the weights by PyTorch's default for linear layers."""
-        initialise(self.adapter, generator)
+    def text_features(self) -> Tensor:
+        return self.fixed_texts(PICTURE)
 
     def image_features(self, x: Inputs) -> Tensor:
         """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, scaled to unit length [B, d].
@@ -69,14 +57,12 @@ class AdapterClip(ZeroShotClip):
 class FedCLIP(PromptMethod, FedAvg):
     """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
+    clip_model = AdapterClip
     stacks = False
     version = 3  # the gate in float32
 
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return AdapterClip(clip, class_names)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return CLIP's symmetric contrast of the batch's images and the texts of their classes."""

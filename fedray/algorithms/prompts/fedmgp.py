@@ -10,7 +10,7 @@ Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual
     Eq. (6)  -> combine                   inference
     Eq. (7)  -> group_similarities
     Eq. (8)  -> selection_probabilities, draw_groups
-    Eq. (9)  -> rank_mean
+    Eq. (9)  -> FedMGP.round              mean of the groups by rank
 
 A client trains its own G groups and never starts from global prompts. It draws s groups, uploads
 them, and receives the means into the same slots.
@@ -37,35 +37,34 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import SAMPLES, Weights, client_weights, weighted_mean
+from fedray.algorithms.mean import SAMPLES, Weights
+from fedray.algorithms.prompts.prompt_averaging import TRAINED
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
-from fedray.models.clip import FrozenClip
 from fedray.models.inputs import values_of
-from fedray.models.prompted import (
-    INIT_STD,
-    PromptedClip,
-    maple_template,
-    scaled_products,
-    unit,
-    word_embeddings,
-)
+from fedray.models.prompted import PromptedClip, maple_template, scaled_products, unit
 
 Inference = Literal["logits", "prob", "max_logits", "features", "group"]
+Distance = Literal["l1", "l2", "cos"]
+Sign = Literal["repel", "attract"]
+Reduction = Literal["mean", "sum"]
 
 WORDS = "a photo of a"
 WORD_STD = 0.01
 """Standard deviation of the noise added to initial words (official code)."""
+
+
+# --- equations -----------------------------------------------------------------------------------
 
 
 class Groups(NamedTuple):
@@ -82,101 +81,33 @@ class Groups(NamedTuple):
     logits: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupedOutput(ClassifierOutput):
-    """The groups' mean image features [B, d] and combined prediction [B, K].
-
-    Attributes:
-        groups: features and logits of each group.
-    """
-
-    groups: Groups
+def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over groups of the cross-entropy of logits [G, B, K], labels [B], Eq. (3)."""
+    groups = len(logits)
+    return F.cross_entropy(logits.flatten(0, 1), labels.repeat(groups))
 
 
-class GroupedClip(PromptedClip):
-    """A CLIP with G groups of text prompts [G, l_t, d_t] and visual prompts [G, l_v, d_v].
+def diversity(features: Tensor, measure: Distance, sign: Sign, reduction: Reduction) -> Tensor:
+    """Return the diversity loss from the distances between groups, Eq. (4).
 
-    Prompts enter at the inputs of the towers. Bo et al., NeurIPS 2025, arXiv:2511.00480.
+    Distances of a pair: 1 - cos(a, b) for "cos", mean_d |a_d - b_d| for "l1", ||a - b|| for "l2".
 
     Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        groups: G.
-        text_length: l_t; 0 for no text prompts.
-        visual_length: l_v; 0 for no visual prompts; the model then reads `ImageFeatures`.
-        inference: how the groups' predictions are combined, see `combine`.
-        answering_group: the group that predicts if `inference` is "group".
+        features: unit features of n classes or images [G, n, d], G > 1.
+        measure: the distance.
+        sign: see `FedMGP.sign`; "attract" returns the distance, "repel" its negative.
+        reduction: "mean" over pairs and n, or "sum" over ordered pairs and n.
     """
-
-    length_key = "algorithm.text_length"
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        *,
-        groups: int,
-        text_length: int,
-        visual_length: int,
-        inference: Inference = "logits",
-        answering_group: int = 0,
-    ) -> None:
-        super().__init__(clip, names)
-        self.num_groups = groups
-        self.text_length = text_length
-        self.visual_length = visual_length
-        self.inference = inference
-        self.answering_group = answering_group
-        self.template = maple_template(text_length)
-        if text_length:
-            self.text = nn.Parameter(torch.zeros(groups, text_length, clip.text.token_width))
-        if visual_length:
-            self.visual = nn.Parameter(torch.zeros(groups, visual_length, clip.vision.width))
-            self.reads = Pixels
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
-        """Draw text prompts of up to four tokens as words plus noise, all others as noise."""
-        length = self.text_length
-        if 0 < length <= 4:
-            self.text.normal_(0.0, WORD_STD, generator=generator)
-            self.text.add_(word_embeddings(self.clip.text, WORDS, length))
-        elif length:
-            self.text.normal_(0.0, INIT_STD, generator=generator)
-        if self.visual_length:
-            self.visual.normal_(0.0, INIT_STD, generator=generator)
-
-    def text_features(self) -> Tensor:
-        """Return text features g_{k,j} of the classes in scope, from one batch: [G, K, d]."""
-        texts = self.class_texts(self.template)
-        return texts.encode(self.text) if self.text_length else texts.encode().unsqueeze(0)
-
-    def image_features(self, x: Inputs) -> Tensor:
-        """Return image features f_j [G, B, d]; patch embeddings are shared by all groups."""
-        if not self.visual_length:
-            return super().image_features(x).unsqueeze(0)
-        vision, pixels = self.clip.vision, values_of(x, Pixels)
-        with torch.no_grad():
-            embedded = vision.embed(pixels)
-        if not torch.is_grad_enabled():  # large batches: one group at a time
-            features = torch.stack([vision.encode_prompted(embedded, [p]) for p in self.visual])
-        else:
-            prompts = self.visual.repeat_interleave(len(pixels), dim=0)
-            whole = embedded.repeat(self.num_groups, 1, 1)
-            features = vision.encode_prompted(whole, [prompts])
-            features = features.reshape(self.num_groups, len(pixels), -1)
-        return unit(features)
-
-    def groups(self, x: Inputs) -> Groups:
-        """Return the features and logits of every group, Eq. (2)."""
-        image, text = self.image_features(x), self.texts()
-        return Groups(image, text, self.logits(image, text))
-
-    def forward(self, x: Inputs) -> GroupedOutput:
-        """Return the combined prediction, and the predictions of all groups."""
-        groups = self.groups(x)
-        answer = combine(groups, self.inference, self.answering_group, self.clip.scale)
-        return GroupedOutput(groups.image.mean(0), answer, groups)
+    first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
+    a, b = features[first], features[second]
+    if measure == "cos":
+        distance = 1 - (a * b).sum(-1)
+    elif measure == "l1":
+        distance = (a - b).abs().mean(-1)
+    else:
+        distance = ((a - b).square().sum(-1) + 1e-8).sqrt()
+    value = distance.mean() if reduction == "mean" else 2 * distance.sum()
+    return value if sign == "attract" else -value
 
 
 def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
@@ -184,9 +115,7 @@ def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
 
     Args:
         groups: features and logits of each group.
-        how: logits: mean of the logits (official code); prob: logarithm of the mean probabilities
-            of Eq. (6); max_logits: the group with the largest logit; features: logits of averaged
-            features; group: logits of one group.
+        how: see `FedMGP.inference`; "prob" returns the logarithm of the probabilities of Eq. (6).
         group: the group to use if `how` is "group".
         scale: exp(logit_scale).
     """
@@ -202,10 +131,93 @@ def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
     return groups.logits[surest, torch.arange(len(surest), device=surest.device)]
 
 
-Aggregation = Literal["similarity", "random", "first", "all"]
-Distance = Literal["l1", "l2", "cos"]
-Sign = Literal["repel", "attract"]
-Reduction = Literal["mean", "sum"]
+def group_similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
+    """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7), or the maximum over i.
+
+    Args:
+        prompts: the client's prompts of one modality [G, l, d].
+        reference: the server's prompts [s, l, d].
+        over: the reduction over the server's groups i.
+    """
+    cosines = F.normalize(prompts.flatten(1), dim=1) @ F.normalize(reference.flatten(1), dim=1).T
+    return cosines.sum(1) if over == "sum" else cosines.amax(1)
+
+
+def selection_probabilities(similarity: Tensor, tau: float) -> Tensor:
+    """Return p_j = softmax_j(sim_j / tau) [G], Eq. (8)."""
+    return torch.softmax(similarity.double() / tau, dim=0)
+
+
+def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Tensor:
+    """Draw s distinct groups one after the other, in the order of drawing [s], int64; Eq. (8).
+
+    After each draw, the probabilities of the remaining groups are scaled to sum to 1.
+    """
+    possible = probabilities.clamp_min(1e-300)  # s draws may need a group whose p underflows to 0
+    return torch.multinomial(possible, s, replacement=False, generator=generator)
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedOutput(ClassifierOutput):
+    """Mean image features [B, d], the combined prediction [B, K], and features of each group."""
+
+    groups: Groups
+
+
+class GroupedClip(PromptedClip):
+    """A CLIP with G groups of text prompts [G, l_t, d_t] and visual prompts [G, l_v, d_v].
+
+    Prompts enter at the inputs of the towers. Without visual prompts it reads `ImageFeatures`.
+    """
+
+    length_key = "algorithm.text_length"
+
+    def make_prompts(self, hparams: Any) -> None:
+        groups, length = hparams.groups, hparams.text_length
+        self.template, words = maple_template(length), WORDS if length <= 4 else None
+        if length:
+            shape = groups, length, self.clip.text.token_width
+            self.text = self.prompt(*shape, words=words, noise=WORD_STD)
+        if hparams.visual_length:
+            self.visual = self.prompt(groups, hparams.visual_length, self.clip.vision.width)
+            self.reads = Pixels
+
+    def text_features(self) -> Tensor:
+        """Return text features g_{k,j} of the classes in scope, from one batch: [G, K, d]."""
+        texts = self.class_texts(self.template)
+        return texts.encode(self.text) if self.hparams.text_length else texts.encode().unsqueeze(0)
+
+    def image_features(self, x: Inputs) -> Tensor:
+        """Return image features f_j [G, B, d]; patch embeddings are shared by all groups."""
+        if not self.hparams.visual_length:
+            return super().image_features(x).unsqueeze(0)
+        vision, images, groups = self.clip.vision, len(x), len(self.visual)
+        with torch.no_grad():
+            embedded = vision.embed(values_of(x, Pixels))
+        if not torch.is_grad_enabled():  # large batches: one group at a time
+            features = torch.stack([vision.encode_prompted(embedded, [p]) for p in self.visual])
+        else:
+            prompts = self.visual.repeat_interleave(images, dim=0)
+            features = vision.encode_prompted(embedded.repeat(groups, 1, 1), [prompts])
+            features = features.reshape(groups, images, -1)
+        return unit(features)
+
+    def groups(self, x: Inputs) -> Groups:
+        """Return the features and logits of every group, Eq. (2)."""
+        image, text = self.image_features(x), self.texts()
+        return Groups(image, text, self.logits(image, text))
+
+    def forward(self, x: Inputs) -> GroupedOutput:
+        """Return the combined prediction, and the predictions of all groups."""
+        groups, hp = self.groups(x), self.hparams
+        answer = combine(groups, hp.inference, hp.group, self.clip.scale)
+        return GroupedOutput(groups.image.mean(0), answer, groups)
+
+
+# --- the method ----------------------------------------------------------------------------------
 
 
 @core.method("fedmgp", "FedMGP", "Bo et al., NeurIPS 2025, arXiv:2511.00480")
@@ -215,19 +227,13 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     The paper writes G for the number of groups, in Table 5 m.
     """
 
-    version = 2  # means in double precision
+    version = 3  # the mean is a sum that is divided once
+    clip_model = GroupedClip
     down: ClassVar[Any] = {
         "prompts": core.sent("prompts", "the mean of the participants' prompt groups")
     }
     """P~, the server's s groups, by modality [s, l, d]."""
-    up = {
-        "prompts": core.sent(
-            "prompts",
-            "the client's trained prompts: few numbers, but of its images alone (membership, its "
-            "classes)",
-        ),
-        "samples": SAMPLES,
-    }
+    up: ClassVar[Any] = {"prompts": TRAINED, "samples": SAMPLES}
     """A client's s drawn groups, in the order of drawing, and its number of training images."""
     evaluation_only: ClassVar[tuple[str, ...]] = ("inference", "group")
 
@@ -251,7 +257,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     reduction: Reduction = "mean"
     """Reduction of Eq. (4): mean over pairs, classes and images (released code), or sum over
     ordered pairs and classes (Eq. 4 as printed)."""
-    aggregation: Aggregation = "similarity"
+    aggregation: Literal["similarity", "random", "first", "all"] = "similarity"
     """Groups that are uploaded: similarity, drawn by Eqs. (7) to (9) (DAM); random, drawn
     uniformly; first, always groups 0..s-1 (FAM); or all (CAM). Table 17."""
     similarity: Literal["sum", "max"] = "sum"
@@ -273,24 +279,11 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
 
     def check(self) -> None:
         if self.selected > self.groups:
-            raise ValueError(
-                f"selected={self.selected} exceeds groups={self.groups}; set "
-                f"algorithm.selected to at most {self.groups}"
-            )
+            raise ValueError(f"set selected={self.selected} to at most groups={self.groups}")
         if self.group >= self.groups:
-            raise ValueError(
-                f"group={self.group} does not exist; set algorithm.group to 0 to {self.groups - 1}"
-            )
+            raise ValueError(f"set group={self.group} to less than groups={self.groups}")
         if not self.text_length and not self.visual_length:
-            raise ValueError(
-                "text_length and visual_length are both 0, so that no prompt is trained; set "
-                "algorithm.text_length or algorithm.visual_length to at least 1"
-            )
-
-    @property
-    def uploaded(self) -> int:
-        """Return the number of groups that a client uploads: s, or G with aggregation=all."""
-        return self.groups if self.aggregation == "all" else self.selected
+            raise ValueError("no prompt is trained; set text_length or visual_length to at least 1")
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
@@ -311,48 +304,30 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
             },
         }
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return GroupedClip(
-            clip,
-            class_names,
-            groups=self.groups,
-            text_length=self.text_length,
-            visual_length=self.visual_length,
-            inference=self.inference,
-            answering_group=self.group,
-        )
+    def init_server(self, server: core.Server) -> core.ServerState:
+        """Return initial prompts, which are not sent, under the version of those without P~."""
+        return {"prompts": server.initial(server.architecture), "version": torch.tensor(-1)}
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
-        if "prompts" not in state:
-            return dict.fromkeys(clients)
         groups = self.down(state["prompts"])
         held = core.held_versions(state, "write_back", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
 
-    def server_update(
-        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
-    ) -> core.ServerState:
-        """Return P~ of this round, Eq. (9); no client holds P~ yet."""
-        mean = rank_mean(client_weights(uplinks, self.weights), uplinks)
-        return {"prompts": mean, "version": torch.tensor(server.round)}
-
     def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Train and draw, average by rank, and send P~ to clients whose groups arrived.
+        """Train and draw, average by rank, Eq. (9), and send P~ to clients whose groups arrived.
 
         This is Algorithm 1. A participant that does not reply to the last step receives P~ when it
         takes part again.
         """
-        down = self.downlink(state, exchange.participants, exchange.server)
-        uplinks = exchange.call("client_update", down)
-        if not uplinks:
+        state, version = super().round(state, exchange), exchange.server.round
+        if not exchange.replied:
             return state
-        state = {**state, **self.server_update(state, uplinks, exchange.server)}
-        reached = [client for client in exchange.participants if client in uplinks]
-        down = dict.fromkeys(reached, self.down(state["prompts"]))
-        return exchange.give(state, "write_back", down, version=exchange.server.round)
+        state = {**state, "version": torch.tensor(version)}
+        down = dict.fromkeys(sorted(exchange.replied), self.down(state["prompts"]))
+        return exchange.give(state, "write_back", down, version=version)
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the client's groups, never the server's."""
@@ -361,9 +336,8 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
             groups["visual"] = client.initial()["visual"]
         return core.LocalContext(client, client.load(groups), state, down)
 
-    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the groups' mean cross-entropy plus the diversity term, Eq. (5)."""
-        assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
         if not self.diversity or self.groups == 1:
             return loss
@@ -403,7 +377,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         purpose = "groups" if self.same_draw else f"groups/{modality}"
         random = client.random(purpose)
         if self.aggregation in ("all", "first"):
-            drawn = torch.arange(self.uploaded)
+            drawn = torch.arange(self.groups if self.aggregation == "all" else self.selected)
         elif self.aggregation == "random" or reference is None:
             drawn = torch.randperm(self.groups, generator=random)[: self.selected]
         else:
@@ -422,76 +396,3 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         for modality, prompts in down.prompts.items():
             groups[modality][state.memory["drawn"][modality]] = prompts
         return None, core.ClientState(groups, {**state.memory, "known": down.prompts})
-
-
-def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over groups of each group's cross-entropy, Eq. (3).
-
-    Args:
-        logits: [G, B, K].
-        labels: y [B].
-    """
-    groups = len(logits)
-    return F.cross_entropy(logits.flatten(0, 1), labels.repeat(groups))
-
-
-def diversity(features: Tensor, measure: Distance, sign: Sign, reduction: Reduction) -> Tensor:
-    """Return the diversity loss from the distances between groups, Eq. (4).
-
-    Distances of a pair: 1 - cos(a, b) for "cos", mean_d |a_d - b_d| for "l1", ||a - b|| for "l2".
-
-    Args:
-        features: unit features of n classes or images [G, n, d], G > 1.
-        measure: the distance.
-        sign: "attract" returns the distance, "repel" its negative.
-        reduction: "mean" over pairs and n, or "sum" over ordered pairs and n.
-    """
-    first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
-    a, b = features[first], features[second]
-    if measure == "cos":
-        distance = 1 - (a * b).sum(-1)
-    elif measure == "l1":
-        distance = (a - b).abs().mean(-1)
-    else:
-        distance = ((a - b).square().sum(-1) + 1e-8).sqrt()
-    value = distance.mean() if reduction == "mean" else 2 * distance.sum()
-    return value if sign == "attract" else -value
-
-
-def group_similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
-    """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7), or the maximum over i.
-
-    Args:
-        prompts: the client's prompts of one modality [G, l, d].
-        reference: the server's prompts [s, l, d].
-        over: the reduction over the server's groups i.
-    """
-    cosines = F.normalize(prompts.flatten(1), dim=1) @ F.normalize(reference.flatten(1), dim=1).T
-    return cosines.sum(1) if over == "sum" else cosines.amax(1)
-
-
-def selection_probabilities(similarity: Tensor, tau: float) -> Tensor:
-    """Return p_j = softmax_j(sim_j / tau) [G], Eq. (8)."""
-    return torch.softmax(similarity.double() / tau, dim=0)
-
-
-def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Tensor:
-    """Draw s distinct groups one after the other, in the order of drawing [s], int64; Eq. (8).
-
-    After each draw, the probabilities of the remaining groups are scaled to sum to 1.
-    """
-    possible = probabilities.clamp_min(1e-300)  # s draws may need a group whose p underflows to 0
-    return torch.multinomial(possible, s, replacement=False, generator=generator)
-
-
-def rank_mean(weights: Mapping[int, float], uplinks: core.Uplinks) -> Mapping[str, Tensor]:
-    """Return P~_i = sum_c p_c P_c[sel_c[i]], matched by rank i in each client's draw, Eq. (9).
-
-    Args:
-        weights: p_c by client.
-        uplinks: each client's groups in the order of drawing.
-
-    Returns:
-        P~ by modality [s, l, d].
-    """
-    return weighted_mean(weights, {client: upload.prompts for client, upload in uplinks.items()})

@@ -21,7 +21,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log
 
 import torch
@@ -31,8 +30,7 @@ from torch import Tensor
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
 from fedray.core import method
 from fedray.models import Inputs, PatchFeatures
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip
+from fedray.models.prompted import PairedClip
 
 MAX_ENTRIES = 2**22
 """Entries of the cost that are processed at once; bounds the memory."""
@@ -41,40 +39,9 @@ CHECK_EVERY = 10
 
 
 class TransportClip(PairedClip):
-    """A CLIP with two contexts whose text features share the patches of an image.
-
-    Li et al., CVPR 2024, arXiv:2403.00041.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m, tokens of a context.
-        words: see `PairedClip`.
-        gamma: the transported mass, see `transport_plan`.
-        epsilon: weight of the entropy.
-        threshold: mean change of log v below which the iterations end.
-        max_iterations: maximal number of iterations.
-    """
+    """A CLIP with two contexts whose text features share the patches of an image."""
 
     reads: type[Inputs] = PatchFeatures
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        length: int,
-        words: str | None = None,
-        *,
-        gamma: float = 0.8,
-        epsilon: float = 0.1,
-        threshold: float = 1e-3,
-        max_iterations: int = 100,
-    ) -> None:
-        super().__init__(clip, names, length, words)
-        self.gamma = gamma
-        self.epsilon = epsilon
-        self.threshold = threshold
-        self.max_iterations = max_iterations
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
         """Return exp(logit_scale) <T, F G_k^T> [B, K] of patches F [B, M, d], texts G [N, K, d].
@@ -87,10 +54,9 @@ class TransportClip(PairedClip):
             return torch.cat([self._logits(part, text.float()) for part in parts])
 
     def _logits(self, image: Tensor, text: Tensor) -> Tensor:
-        cosines = torch.einsum("bmd,nkd->bknm", image, text)
-        plan = transport_plan(
-            1 - cosines.detach(), self.gamma, self.epsilon, self.threshold, self.max_iterations
-        )
+        cosines, hp = torch.einsum("bmd,nkd->bknm", image, text), self.hparams
+        ends = hp.threshold, hp.max_iterations
+        plan = transport_plan(1 - cosines.detach(), hp.gamma, hp.epsilon, *ends)
         return self.clip.scale * (plan * cosines).sum((-2, -1))
 
 
@@ -122,17 +88,15 @@ def transport_plan(
         kernel.new_zeros(*kernel.shape[:-2], patches),
         kernel.new_zeros(kernel.shape[:-1]),
     )
-    on_cpu, over = kernel.device.type == "cpu", kernel.new_zeros((), dtype=torch.bool)
+    over = kernel.new_zeros((), dtype=torch.bool)
+    every = 1 if kernel.device.type == "cpu" else CHECK_EVERY
     for number in range(1, iterations + 1):
         next_u = (row - (kernel + log_v.unsqueeze(-1)).logsumexp(-2)).clamp(max=0)
         next_v = column - (kernel + next_u.unsqueeze(-2)).logsumexp(-1)
         ends = (next_v - log_v).abs().mean() < threshold
-        if on_cpu:
-            log_u, log_v, over = next_u, next_v, ends
-        else:
-            log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
-            over = over | ends
-        if (on_cpu or number % CHECK_EVERY == 0) and over:
+        log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
+        over = over | ends
+        if number % every == 0 and over:
             break
     return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()
 
@@ -141,6 +105,7 @@ def transport_plan(
 class FedOTP(PairedContexts, ContextMethod):
     """A shared and a local context, matched with image patches by optimal transport."""
 
+    clip_model = TransportClip
     stacks = False  # the number of iterations depends on the values of a batch
 
     gamma: float = Field(0.8, gt=0, le=1)
@@ -151,16 +116,3 @@ class FedOTP(PairedContexts, ContextMethod):
     """Mean change of log v below which the iterations end. Official code: 1e-3, for v."""
     max_iterations: int = Field(100, ge=1, le=100_000)
     """Maximal number of iterations. Official code: 100."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self
-        return TransportClip(
-            clip,
-            class_names,
-            hp.length,
-            hp.words,
-            gamma=hp.gamma,
-            epsilon=hp.epsilon,
-            threshold=hp.threshold,
-            max_iterations=hp.max_iterations,
-        )

@@ -21,20 +21,20 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, LocalContext, method
 from fedray.models import Classifier, ClassifierOutput, Inputs
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import INIT_STD, PromptedClip, initialise_context
+from fedray.models.prompted import PromptedClip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,41 +51,14 @@ class ContrastOutput(ClassifierOutput):
 
 
 class PersonalClip(PromptedClip):
-    """A CLIP with N contexts sigma [m, d_t] and their corrections U V of rank b.
+    """A CLIP with N contexts sigma [m, d_t] and their corrections U V of rank b."""
 
-    Cui et al., ICML 2024, arXiv:2405.09771.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-        rank: b.
-        copies: N.
-        words: words whose embeddings initialise sigma; None for N(0, 0.02²).
-    """
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        length: int,
-        rank: int,
-        copies: int = 1,
-        words: str | None = None,
-    ) -> None:
-        super().__init__(clip, names)
-        width = clip.text.token_width
-        self.words = words
-        self.sigma = nn.Parameter(torch.zeros(copies, length, width))
-        self.u = nn.Parameter(torch.zeros(copies, length, rank))
-        self.v = nn.Parameter(torch.zeros(copies, rank, width))
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
-        """Set sigma from words or noise; draw U and V from N(0, 0.02²)."""
-        initialise_context(self.sigma, self.clip, self.words, generator)
-        self.u.normal_(0.0, INIT_STD, generator=generator)
-        self.v.normal_(0.0, INIT_STD, generator=generator)
+    def make_prompts(self, hparams: Any) -> None:
+        copies, length, rank = hparams.copies, hparams.length, hparams.rank
+        width = self.clip.text.token_width
+        self.sigma = self.prompt(copies, length, width, words=hparams.words)
+        self.u = self.prompt(copies, length, rank)
+        self.v = self.prompt(copies, rank, width)
 
     def personal_context(self) -> Tensor:
         """Return the contexts p = sigma + U V [N, m, d_t]."""
@@ -115,6 +88,8 @@ class PersonalClip(PromptedClip):
 class FedPGP(PromptAveraging, ContextMethod):
     """An averaged context sigma, plus a personal low-rank correction U V that clients keep."""
 
+    clip_model = PersonalClip
+
     rank: int = Field(8, ge=1, le=65_536)
     """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
     8 in the script, for a length of 16; 4 by default on the command line."""
@@ -127,17 +102,11 @@ class FedPGP(PromptAveraging, ContextMethod):
     """N, number of prompts; those after the first only add classes that are never correct.
     Official code: 2."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self
-        return PersonalClip(clip, class_names, hp.length, hp.rank, hp.copies, hp.words)
-
     def shared(self, model: Classifier) -> Collection[str]:
         return {"sigma"}
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy of personal features over N K texts plus mu times `contrast`."""
-        assert isinstance(output, ContrastOutput)
-        assert isinstance(local.model, PromptedClip)
         loss = super().loss(output, batch, local)
         separation = contrast(
             local.model.fixed_texts(), output.shared, output.personal, self.temperature

@@ -25,7 +25,6 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -36,28 +35,20 @@ from torch import Tensor
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import Batch, Client, ClientState, LocalContext, method
 from fedray.models import ClassifierOutput, Inputs
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip, TextOutput
+from fedray.models.prompted import PairedClip, TextOutput
 
 
 class AlignedClip(PairedClip):
-    """A CLIP with a global context [m, d_t] and a local one, of which `tokens` rows are used.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-        local: rows of the local context.
-        ratio: see `project`.
-    """
+    """A CLIP with a global context [m, d_t] and a local one, of which `tokens` rows are used."""
 
     length_key = "algorithm.length or algorithm.local_lengths"
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], length: int, local: int, ratio: float
-    ) -> None:
-        super().__init__(clip, names, length, local_length=local)
-        self.tokens, self.ratio = local, ratio
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        self.tokens = self.local_length()
+
+    def local_length(self) -> int:
+        return int(max(self.hparams.local_lengths))
 
     def text_features(self) -> Tensor:
         """Return unit text features [K, d] under the local context."""
@@ -72,7 +63,7 @@ class AlignedClip(PairedClip):
             return super().forward(x)
         local = self.local_context[: self.tokens]
         with torch.autocast(local.device.type, enabled=False):
-            both = torch.stack([local, project(local, self.shared_context, self.ratio)])
+            both = torch.stack([local, project(local, self.shared_context, self.hparams.ratio)])
         (own, projected), shared = self.texts_after(both), self.texts_after(self.shared_context)
         image = self.image_features(x)
         return TextOutput(image, self.logits(image, own), torch.stack([own, projected, shared]))
@@ -104,6 +95,7 @@ def alignment(own: Tensor, projected: Tensor, shared: Tensor, alpha: float) -> T
 class FedPHA(PairedContexts):
     """An averaged context, and a personal context with a length of its own."""
 
+    clip_model = AlignedClip
     stacks = False  # not compared
 
     length: int = Field(16, ge=1, le=64)
@@ -118,21 +110,14 @@ class FedPHA(PairedContexts):
     """Share of the global context's directions, the weakest, in which the local context is
     projected. Official code: 0.8."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        longest = max(self.local_lengths)
-        return AlignedClip(clip, class_names, self.length, longest, self.ratio)
-
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load both contexts, and set the length of the client's own."""
         local = super().begin(client, state, down)
-        assert isinstance(local.model, AlignedClip)
         local.model.tokens = self.local_lengths[client.id % len(self.local_lengths)]
         return local
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropies of both contexts plus the alignment of their features."""
-        assert isinstance(output, TextOutput)
-        assert isinstance(local.model, PromptedClip)
         own, projected, shared = output.text
         global_logits = local.model.logits(output.features, shared)
         loss = super().loss(output, batch, local) + F.cross_entropy(global_logits, batch.labels)

@@ -18,9 +18,8 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ from fedray.algorithms.mean import Weights
 from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, method
 from fedray.language.encoders.kernels import same_bits
 from fedray.models import ClassifierOutput, initialise, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import INIT_STD, PromptedClip
 
 HEADS = 4
@@ -101,17 +99,10 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class GeneratorClip(PromptedClip):
-    """A CLIP with a generated context before every class name.
+    """A CLIP with a generated context before every class name."""
 
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], length: int) -> None:
-        super().__init__(clip, names)
-        self.generator = PromptGenerator(length, clip.text.token_width, clip.dim)
+    def make_prompts(self, hparams: Any) -> None:
+        self.generator = PromptGenerator(hparams.length, self.clip.text.token_width, self.clip.dim)
 
     def initialise(self, generator: torch.Generator) -> None:
         self.generator.initialise(generator)
@@ -125,6 +116,8 @@ class GeneratorClip(PromptedClip):
 class FedTPG(PromptMethod, FedAvg):
     """FedAvg of a prompt generator, which is counted as weights."""
 
+    clip_model = GeneratorClip
+
     weights: Weights = "uniform"
     """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
     port)."""
@@ -134,19 +127,14 @@ class FedTPG(PromptMethod, FedAvg):
     """Classes in the local softmax: own, those that the client holds (official code), or all
     (FedMGP's port). Tests use all classes. With a single class, loss and gradient are 0."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return GeneratorClip(clip, class_names, self.length)
-
     def train(self, local: LocalContext) -> Trained:
         """Train with a softmax over the classes that the client holds, or over all classes."""
-        assert isinstance(local.model, PromptedClip)
         classes = held_classes(local.client) if self.classes == "own" else None
         with local.model.class_subset(classes):
             return super().train(local)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy over the class subset."""
-        assert isinstance(local.model, PromptedClip)
         columns = torch.searchsorted(local.model.scope, batch.labels)
         return super().loss(output, batch._replace(labels=columns), local)
 

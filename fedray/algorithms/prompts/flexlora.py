@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import torch
@@ -45,7 +46,7 @@ class FlexLoRA(PromptMethod, FedAvg):
     """FedAvg of the products of low-rank updates, cut to each client's rank."""
 
     one_model = True
-    up = {"model": replace(FedAvg.up.declared["model"], combine=products)}
+    up = {"model": replace(FedAvg.up["model"], combine=products)}
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared
 
     ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
@@ -57,7 +58,7 @@ class FlexLoRA(PromptMethod, FedAvg):
         return self.ranks[client % len(self.ranks)]
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        return LowRankClip(clip, class_names, size, self.alpha)
+        return LowRankClip(clip, class_names, SimpleNamespace(rank=size, alpha=self.alpha))
 
     def has_global_model(self, state: core.ServerState) -> bool:
         return len(set(self.ranks)) == 1

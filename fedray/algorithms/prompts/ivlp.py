@@ -15,7 +15,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -23,52 +23,24 @@ from torch import Tensor, nn
 
 from fedray.algorithms.prompts.vpt import VPT, VisualPromptClip
 from fedray.core import method
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import (
-    INIT_STD,
-    PromptedClip,
-    check_depth,
-    initialise_context,
-    maple_template,
-)
+from fedray.models.prompted import INIT_STD, check_depth, maple_template
 
 
 class IndependentClip(VisualPromptClip):
-    """A CLIP with prompts in the first blocks of both towers, which do not depend on each other.
+    """A CLIP with prompts in the first blocks of both towers, which do not depend on each other."""
 
-    Rasheed et al., CVPR 2023, arXiv:2212.03640.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: tokens of each prompt.
-        depth: number of blocks with prompts in each tower; None: all.
-        words: words whose embeddings initialise the first text prompt; None for N(0, 0.02²).
-
-    Raises:
-        UserError: if a tower has fewer blocks.
-    """
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        length: int,
-        depth: int | None = None,
-        words: str | None = None,
-    ) -> None:
-        super().__init__(clip, names, length, depth)
-        depth = depth or clip.text.layers
-        check_depth(depth, clip.text.layers)
-        self.words = words
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        length, depth = hparams.length, hparams.depth or self.clip.text.layers
+        check_depth(depth, self.clip.text.layers)
         self.template = maple_template(length)
-        self.text = nn.Parameter(torch.zeros(depth, length, clip.text.token_width))
+        self.text = nn.Parameter(torch.zeros(depth, length, self.clip.text.token_width))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Set the first text prompt from words or noise; draw all others from N(0, 0.02²)."""
         super().initialise(generator)
-        initialise_context(self.text[0], self.clip, self.words, generator)
+        self.start(generator, self.text[0], self.hparams.words)
         self.text[1:].normal_(0.0, INIT_STD, generator=generator)
 
     def text_features(self) -> Tensor:
@@ -80,6 +52,8 @@ class IndependentClip(VisualPromptClip):
 class IVLP(VPT):
     """FedAvg of independent prompts in both towers."""
 
+    clip_model = IndependentClip
+
     length: int = Field(2, ge=1, le=64)
     """Tokens of each prompt, in both towers. MaPLe's code: 2."""
     depth: int | None = Field(None, ge=1, le=64)
@@ -87,6 +61,3 @@ class IVLP(VPT):
     words: str | None = "a photo of a"
     """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
     0.02²)."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return IndependentClip(clip, class_names, self.length, self.depth, self.words)

@@ -21,18 +21,19 @@ Deviations:
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import PromptAveraging, SingleContext
+from fedray.algorithms.prompts.prompt_averaging import ONE_NAME, ContextMethod, PromptAveraging
 from fedray.config import LossWeight
 from fedray.core import Batch, LocalContext, method
-from fedray.models import ClassifierOutput
-from fedray.models.prompted import PHOTO, PromptedClip, TextOutput
+from fedray.models.prompted import PHOTO
 
 
 @method("kgcoop", "KgCoOp", "Yao et al., CVPR 2023, arXiv:2303.13283")
-class KgCoOp(PromptAveraging, SingleContext):
+class KgCoOp(PromptAveraging, ContextMethod):
     """FedAvg of one prompt context whose text features stay near those of fixed texts."""
 
     length: int = Field(4, ge=1, le=64)
@@ -42,14 +43,12 @@ class KgCoOp(PromptAveraging, SingleContext):
     code: a photo of a."""
     lambda_: LossWeight = 8.0
     """λ, weight of the distance to the fixed texts; 0 gives PromptFL. Official scripts: 8."""
-    template: str = Field(PHOTO, pattern=r"^[^{}]*\{\}[^{}]*$")
+    template: str = Field(PHOTO, pattern=ONE_NAME)
     """The fixed text, with {} for the class name. Official code: one per data set, for example
     "a centered satellite photo of {}."."""
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropy plus lambda times `knowledge`."""
-        assert isinstance(output, TextOutput)
-        assert isinstance(local.model, PromptedClip)
         fixed = local.model.fixed_texts(self.template)
         return super().loss(output, batch, local) + self.lambda_ * knowledge(output.text, fixed)
 

@@ -19,8 +19,8 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -30,32 +30,22 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, method
 from fedray.errors import UserError
 from fedray.models import Inputs, Pixels
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, unit
 
 
 class LowRankClip(PromptedClip):
-    """A CLIP with a low-rank update of the queries', keys' and values' maps in every block.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        rank: r.
-        alpha: the updates' scale, see `product`.
-    """
+    """A CLIP with a low-rank update of the queries', keys' and values' maps in every block."""
 
     reads = Pixels
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str], rank: int, alpha: float) -> None:
-        super().__init__(clip, names)
-        self.alpha = alpha
+    def make_prompts(self, hparams: Any) -> None:
+        rank, clip = hparams.rank, self.clip
         self.a, self.b = nn.ParameterDict(), nn.ParameterDict()
         for tower, width in (("vision", clip.vision.width), ("text", clip.text.token_width)):
             if rank > width:
                 raise UserError(
-                    f"the rank {rank} of an update is larger than the {tower} tower of model.clip, "
-                    f"which is {width} wide; set algorithm.rank, or FlexLoRA's algorithm.ranks, to "
-                    f"{width} or less"
+                    f"algorithm.rank, or a number of algorithm.ranks, is {rank}, but the {tower} "
+                    f"tower of model.clip is only {width} wide; set it to {width} or less"
                 )
             layers = getattr(clip, tower).layers
             self.a[tower] = nn.Parameter(torch.zeros(layers, 3, rank, width))
@@ -70,7 +60,7 @@ class LowRankClip(PromptedClip):
 
     def updates(self, tower: str) -> dict[str, Tensor]:
         """Return the changes of a tower's weights by name: those of each block [3w, w]."""
-        changes = product(self.a[tower], self.b[tower], self.alpha).flatten(1, 2)
+        changes = product(self.a[tower], self.b[tower], self.hparams.alpha).flatten(1, 2)
         name = "transformer.resblocks.{}.attn.in_proj_weight"
         return {name.format(block): change for block, change in enumerate(changes)}
 
@@ -85,13 +75,12 @@ class LowRankClip(PromptedClip):
 class LoRA(PromptMethod, FedAvg):
     """FedAvg of low-rank updates of both towers of a CLIP."""
 
+    clip_model = LowRankClip
+
     rank: int = Field(2, ge=1, le=4096)
     """r, the rank of an update. CLIP-LoRA: 2."""
     alpha: float = Field(1.0, gt=0, le=1e6)
     """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return LowRankClip(clip, class_names, self.rank, self.alpha)
 
 
 def product(a: Tensor, b: Tensor, alpha: float) -> Tensor:

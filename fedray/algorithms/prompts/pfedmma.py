@@ -19,9 +19,10 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import ceil, sqrt
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -30,7 +31,6 @@ from torch import Tensor, nn
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, method
 from fedray.models import Classifier, Inputs, Pixels, tensor_names, undrawn_linear
-from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PromptedClip, check_depth, unit
 
 
@@ -52,26 +52,16 @@ class Adapter(nn.Module):
 
 
 class AdaptedClip(PromptedClip):
-    """A CLIP with an adapter beside each of the last blocks of both towers.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        width: r, the width of the adapters.
-        scale: alpha, the factor of their outputs.
-        depth: number of blocks with an adapter; None: two thirds of the smaller tower.
-    """
+    """A CLIP with an adapter beside each of the last blocks of both towers."""
 
     reads = Pixels
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], width: int, scale: float, depth: int | None
-    ) -> None:
-        super().__init__(clip, names)
-        layers = clip.vision.layers, clip.text.layers
-        depth = depth or ceil(min(layers) * 2 / 3)
+    def make_prompts(self, hparams: Any) -> None:
+        width, scale = hparams.width, hparams.scale
+        layers = self.clip.vision.layers, self.clip.text.layers
+        depth = hparams.depth or ceil(min(layers) * 2 / 3)
         check_depth(depth, *layers)
-        outer = clip.vision.width, clip.text.token_width
+        outer = self.clip.vision.width, self.clip.text.token_width
         self.vision, self.text = (
             nn.ModuleList(Adapter(w, width, scale) for _ in range(depth)) for w in outer
         )
@@ -105,6 +95,8 @@ class AdaptedClip(PromptedClip):
 class PFedMMA(PromptMethod, FedAvg):
     """Adapters in both towers; their common middle layer is averaged, the others stay local."""
 
+    clip_model = AdaptedClip
+
     width: int = Field(32, ge=1, le=4096)
     """r, the width of the adapters. Official code: 32."""
     scale: float = Field(0.001, gt=0, le=1e3)
@@ -112,9 +104,6 @@ class PFedMMA(PromptMethod, FedAvg):
     depth: int | None = Field(None, ge=1, le=64)
     """Number of last blocks with an adapter; null: two thirds. Official code: blocks 5 to 12 of
     12."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return AdaptedClip(clip, class_names, self.width, self.scale, self.depth)
 
     def shared(self, model: Classifier) -> Collection[str]:
         return {name for name in tensor_names(model) if name.startswith("shared.")}

@@ -40,34 +40,26 @@ from fedray.algorithms.averaging.fedavg import OwnModel
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight
 from fedray.errors import UserError
-from fedray.models import Classifier, ClassifierOutput, Inputs, initialise, undrawn_linear
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import ContextClip, PromptedClip
+from fedray.models import Classifier, ClassifierOutput, Inputs, undrawn_linear
+from fedray.models.prompted import ContextClip
 
 
 class ExpertClip(ContextClip):
-    """A CLIP with a context, and an attention over the text features of this and other contexts.
+    """A CLIP with a context, and an attention over the text features of this and other contexts."""
 
-    Raises:
-        UserError: if the widths of features, gating network and heads do not divide each other.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], hp: Any) -> None:
-        super().__init__(clip, names, hp.length, hp.words)
-        self.hp, width = hp, min(hp.gating_dim, clip.dim)
-        if clip.dim % width or width % hp.heads:
+    def make_prompts(self, hparams: Any) -> None:
+        super().make_prompts(hparams)
+        whole, heads = self.clip.dim, hparams.heads
+        width = min(hparams.gating_dim, whole)
+        if whole % width or width % heads:
             raise UserError(
-                f"algorithm.gating_dim={hp.gating_dim} must divide the {clip.dim} features of "
-                f"model.clip, and algorithm.heads={hp.heads} must divide {width}; change them"
+                f"algorithm.gating_dim={hparams.gating_dim} must divide the {whole} features of "
+                f"model.clip, and algorithm.heads={heads} must divide {width}; change them"
             )
-        self.stride = clip.dim // width
+        self.stride = whole // width
         names_of_maps = ("query", "key", "value", "out")
         self.gating = nn.ModuleDict({n: undrawn_linear(width, width) for n in names_of_maps})
         self.set_experts(self.context[None][:0])
-
-    def initialise(self, generator: torch.Generator) -> None:
-        super().initialise(generator)
-        initialise(self.gating, generator)
 
     def set_experts(self, contexts: Tensor) -> None:
         """Set the contexts of the non-local experts [E, m, d_t]; E may be 0."""
@@ -85,8 +77,8 @@ class ExpertClip(ContextClip):
         """Return each image's text features [B, K, g] from queries [B, g] and values [E, K, g]."""
         inputs = {"query": image, "key": text, "value": text}
         maps = (self.gating[name](x) for name, x in inputs.items())
-        query, key, value = (x.unflatten(-1, (self.hp.heads, -1)) for x in maps)
-        scores = self.hp.scaling * torch.einsum("bhd,ekhd->bkhe", query, key)
+        query, key, value = (x.unflatten(-1, (self.hparams.heads, -1)) for x in maps)
+        scores = self.hparams.scaling * torch.einsum("bhd,ekhd->bkhe", query, key)
         mixed = torch.einsum("bkhe,ekhd->bkhd", torch.softmax(scores, dim=-1), value)
         features: Tensor = self.gating["out"](mixed.flatten(-2))
         return features
@@ -101,7 +93,7 @@ class ExpertClip(ContextClip):
             with torch.autocast(image.device.type, enabled=False):
                 enhanced = self.enhanced(few, texts[..., :: self.stride])
             mixed = self.logits(few[:, None], enhanced).squeeze(1)
-            logits = float(self.hp.lambda_) * logits + mixed
+            logits = float(self.hparams.lambda_) * logits + mixed
         return ClassifierOutput(image, logits)
 
 
@@ -109,6 +101,7 @@ class ExpertClip(ContextClip):
 class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Clients mix their own prompt with other clients' prompts by their own attention."""
 
+    clip_model = ExpertClip
     down: ClassVar[Any] = {
         "experts": core.sent(
             "prompts", "to other clients, a client's trained prompt (its classes)", "e m w"
@@ -125,9 +118,6 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Heads of the attention. Official code: 8."""
     scaling: float = Field(10.0, gt=0, le=1e6)
     """Factor of the attention's scores. Official code: 10."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return ExpertClip(clip, class_names, self.hp)
 
     def shared(self, model: Classifier) -> Collection[str]:
         return {"context"}
@@ -152,7 +142,6 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the gating network, the own or else the mean prompt, and the experts."""
         local = super().begin(client, state, down)
-        assert isinstance(local.model, ExpertClip)
         local.model.set_experts(down.experts)
         return local
 

@@ -6,15 +6,23 @@ can be combined with them unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, sent
 from fedray.models import Classifier
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import ContextClip, DualPromptClip, PromptedClip
+from fedray.models.prompted import ContextClip, DualPromptClip, PairedClip
+
+ONE_NAME = r"^[^{}]*\{\}[^{}]*$"
+"""The pattern of a text with {} once, for the name of a class."""
+TRAINED = sent(
+    "prompts",
+    "the client's trained prompts: few numbers, but of its images alone (membership, its classes)",
+    combine="mean",
+)
 
 
 class PromptAveraging(PromptMethod, FedAvg):
@@ -26,19 +34,13 @@ class PromptAveraging(PromptMethod, FedAvg):
             "the mean of the participants' prompts; of two participants, each knows the other's",
         )
     }
-    up = {
-        "model": sent(
-            "prompts",
-            "the client's trained prompts: few numbers, but of its images alone (membership, its "
-            "classes)",
-            combine="mean",
-        )
-    }
+    up = {"model": TRAINED}
 
 
 class ContextMethod(PromptMethod):
-    """A method whose model has contexts in front of the class names."""
+    """A method whose model is one context in front of the class names, or is made of contexts."""
 
+    clip_model: ClassVar[Any] = ContextClip
     length: int = Field(16, ge=1, le=64)
     """m, tokens of a context. FedMGP's comparison: 16."""
     words: str | None = None
@@ -46,16 +48,10 @@ class ContextMethod(PromptMethod):
     null: draw the initial context from N(0, 0.02²)."""
 
 
-class SingleContext(ContextMethod):
-    """A method whose model is one context."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Return a CLIP with one prompt context."""
-        return ContextClip(clip, class_names, self.length, self.words)
-
-
 class PairedContexts(PromptAveraging):
     """FedAvg of the shared context of a `PairedClip`; each client keeps its local context."""
+
+    clip_model: ClassVar[Any] = PairedClip
 
     def shared(self, model: Classifier) -> Collection[str]:
         return {"shared_context"}
@@ -64,6 +60,7 @@ class PairedContexts(PromptAveraging):
 class CoupledPrompts(PromptMethod):
     """A method whose model consists of text prompts and maps from them to vision prompts."""
 
+    clip_model = DualPromptClip
     length: int = Field(2, ge=1, le=64)
     """n, tokens of each prompt (MaPLe: 2)."""
     depth: int = Field(1, ge=1, le=64)
@@ -72,6 +69,3 @@ class CoupledPrompts(PromptMethod):
     words: str | None = "a photo of a"
     """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
     0.02²)."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return DualPromptClip(clip, class_names, self.length, self.depth, self.words)

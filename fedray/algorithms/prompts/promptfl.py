@@ -19,10 +19,10 @@ Deviations:
 
 from __future__ import annotations
 
-from fedray.algorithms.prompts.prompt_averaging import PromptAveraging, SingleContext
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.core import method
 
 
 @method("promptfl", "PromptFL", "Guo et al., IEEE TMC 2023, arXiv:2208.11625")
-class PromptFL(PromptAveraging, SingleContext):
+class PromptFL(PromptAveraging, ContextMethod):
     """FedAvg of one prompt context."""

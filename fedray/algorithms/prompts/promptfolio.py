@@ -16,45 +16,21 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
 from fedray.core import method
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip
+from fedray.models.prompted import PairedClip
 
 
 class PortfolioClip(PairedClip):
-    """A CLIP that mixes the text features of two contexts.
-
-    PromptFolio: Pan et al., NeurIPS 2024, arXiv:2409.19610.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-        words: see `PairedClip`.
-        theta: weight of the local context.
-    """
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        length: int,
-        words: str | None = None,
-        theta: float = 0.4,
-    ) -> None:
-        super().__init__(clip, names, length, words)
-        self.theta = theta
+    """A CLIP that mixes the text features of two contexts."""
 
     def text_features(self) -> Tensor:
         """Return the mixed text features [K, d]."""
         shared, local = super().text_features()
-        return mix(shared, local, self.theta)
+        return mix(shared, local, self.hparams.theta)
 
 
 def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
@@ -66,8 +42,7 @@ def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
 class PromptFolio(PairedContexts, ContextMethod):
     """FedAvg of one context, with text features mixed from the shared and a local context."""
 
+    clip_model = PortfolioClip
+
     theta: float = Field(0.4, ge=0, le=1)
     """θ, weight of the local context; 0 gives PromptFL, 1 local prompts. Official code: 0.4."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return PortfolioClip(clip, class_names, self.length, self.words, self.theta)

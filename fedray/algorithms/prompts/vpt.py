@@ -17,47 +17,26 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.core import method
 from fedray.models import Inputs, Pixels
-from fedray.models.clip import FrozenClip
-from fedray.models.prompted import INIT_STD, PromptedClip, check_depth, unit
+from fedray.models.prompted import PromptedClip, check_depth, unit
 
 
 class VisualPromptClip(PromptedClip):
-    """A CLIP with prompts in the first blocks of its image tower, and fixed texts.
-
-    Jia et al., ECCV 2022, arXiv:2203.12119.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: p, tokens of each prompt.
-        depth: number of blocks with prompts; None: all.
-
-    Raises:
-        UserError: if the tower has fewer blocks.
-    """
+    """A CLIP with prompts in the first blocks of its image tower, and fixed texts."""
 
     reads = Pixels
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], length: int, depth: int | None = None
-    ) -> None:
-        super().__init__(clip, names)
-        depth = depth or clip.vision.layers
-        check_depth(depth, clip.vision.layers)
-        self.visual = nn.Parameter(torch.zeros(depth, length, clip.vision.width))
-
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
-        self.visual.normal_(0.0, INIT_STD, generator=generator)
+    def make_prompts(self, hparams: Any) -> None:
+        depth = hparams.depth or self.clip.vision.layers
+        check_depth(depth, self.clip.vision.layers)
+        self.visual = self.prompt(depth, hparams.length, self.clip.vision.width)
 
     def image_features(self, x: Inputs) -> Tensor:
         return unit(self.encode(x, self.visual.unbind()))
@@ -70,11 +49,10 @@ class VisualPromptClip(PromptedClip):
 class VPT(PromptAveraging):
     """FedAvg of prompts in the image tower."""
 
+    clip_model: ClassVar[Any] = VisualPromptClip
+
     length: int = Field(8, ge=1, le=256)
     """p, tokens of each prompt. MaPLe's code: 8."""
     depth: int | None = Field(None, ge=1, le=64)
     """Number of blocks with prompts; null: all (VPT-deep, as in MaPLe's code); 1: prompts at
     the input only (VPT-shallow)."""
-
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        return VisualPromptClip(clip, class_names, self.length, self.depth)

@@ -2,7 +2,7 @@
 
 The paper's networks follow HtFLlib (FedTSP, CVPR 2026, supplementary C.4): CNN4, GoogLeNet without
 batch norm, MobileNetV2 and ResNet4 to ResNet152, each without its classification layer. The small
-networks `mlp`, `cnn2`, `cnn3`, `resnet8s` and `resnet10s` are ours, for a laptop's CPU. U-Nets are
+networks `mlp`, `cnn2`, `cnn3` and `resnet8s` are ours, for a laptop's CPU. U-Nets are
 dense: they return a vector for every pixel, `[B·H·W, raw]`.
 
 Max-pooling precedes ReLU even where the original networks have the opposite order. Both orders give

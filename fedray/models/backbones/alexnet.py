@@ -6,19 +6,22 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedray.models.architectures import backbone
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import conv_bn, relu
 
 
-@backbone(
+@architecture(
     "alexnet",
     raw=9216,
     paper="Krizhevsky et al., NeurIPS 2012; with batch norm: Li et al., ICLR 2021 (FedBN)",
     min_image_size=63,
     channels_last=True,
     reference="alexnet",
-    within="features.",
-    projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
+    shares={  # the convolutions, FC6 and FC7
+        "backbone.": "features.",
+        "projector.0.": "classifier.1.",
+        "projector.3.": "classifier.4.",
+    },
 )
 def _alexnet(channels: int, image_size: int) -> nn.Sequential:
     """AlexNet's five convolutions with batch norm; its hidden layers are the projector.
@@ -49,7 +52,7 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
-@backbone("alexnet_tiny", raw=512, min_image_size=7, channels_last=True)
+@architecture("alexnet_tiny", raw=512, min_image_size=7, channels_last=True)
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
     """Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU."""
     return nn.Sequential(

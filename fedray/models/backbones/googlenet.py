@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.models.architectures import backbone
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import GlobalMean, relu
 
 
@@ -36,7 +36,7 @@ def _pool() -> nn.MaxPool2d:
     return nn.MaxPool2d(3, stride=2, ceil_mode=True)
 
 
-@backbone(
+@architecture(
     "googlenet",
     version=2,  # dropout in tests draws from streams of their own
     raw=1024,
@@ -49,15 +49,11 @@ def _googlenet(channels: int, image_size: int) -> nn.Sequential:
 
     Its layers have biases; dropout is 0.4.
     """
+    stem = (nn.Conv2d(channels, 64, 7, stride=2, padding=3), _pool(), relu())
+    reduced = (nn.Conv2d(64, 64, 1), relu(), nn.Conv2d(64, 192, 3, padding=1), _pool(), relu())
     return nn.Sequential(
-        nn.Conv2d(channels, 64, 7, stride=2, padding=3),
-        _pool(),
-        relu(),
-        nn.Conv2d(64, 64, 1),
-        relu(),
-        nn.Conv2d(64, 192, 3, padding=1),
-        _pool(),
-        relu(),
+        *stem,
+        *reduced,
         Inception(192, 64, 96, 128, 16, 32, 32),
         Inception(256, 128, 128, 192, 32, 96, 64),
         _pool(),

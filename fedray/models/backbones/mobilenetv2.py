@@ -6,11 +6,11 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedray.models.architectures import backbone
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import GlobalMean
 
 
-@backbone(
+@architecture(
     "mobilenetv2",
     version=2,  # dropout in tests draws from streams of their own
     raw=1280,
@@ -18,7 +18,7 @@ from fedray.models.backbones.layers import GlobalMean
     conv_rule="fan_out",
     channels_last=True,
     reference="mobilenet_v2",
-    within="features.",
+    shares={"backbone.": "features."},
 )
 def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
     """MobileNetV2 as in torchvision.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.models.architectures import Architecture, architectures
+from fedray.models.architectures import architecture
 from fedray.models.backbones.layers import conv_bn, relu
 
-PAPER = "Ronneberger et al., MICCAI 2015, arXiv:1505.04597"
+DENSE: dict[str, Any] = {
+    "paper": "Ronneberger et al., MICCAI 2015, arXiv:1505.04597",
+    "conv_rule": "fan_out",
+    "channels_last": True,
+    "dense": True,
+}
 
 
 class PerPixel(nn.Module):
@@ -48,7 +53,7 @@ def _twice(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return (*conv_bn(inputs, outputs, 3), relu(), *conv_bn(outputs, outputs, 3), relu())
 
 
-def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequential:
+def _unet(width: int, depth: int, channels: int) -> nn.Sequential:
     """Build a U-Net (Ronneberger et al., 2015); level l has `width * 2**l` maps.
 
     Unlike in the paper, convolutions are padded and have batch norm, and upsampling repeats pixels
@@ -63,21 +68,13 @@ def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequenti
     return nn.Sequential(net, PerPixel())
 
 
-def _add(name: str, summary: str, width: int, depth: int) -> None:
-    architectures.add(
-        Architecture(
-            name=name,
-            summary=summary,
-            make=partial(_unet, width, depth),
-            raw=width,
-            paper=PAPER,
-            min_image_size=2**depth,
-            conv_rule="fan_out",
-            channels_last=True,
-            dense=True,
-        )
-    )
+@architecture("unet", raw=64, min_image_size=16, **DENSE)
+def _large(channels: int, image_size: int) -> nn.Sequential:
+    """U-Net of four halvings from 64 channels, with batch norm; dense."""
+    return _unet(64, 4, channels)
 
 
-_add("unet", "U-Net of four halvings from 64 channels, with batch norm; dense", 64, 4)
-_add("unet_tiny", "U-Net of two halvings from 16 channels, for a laptop; dense", 16, 2)
+@architecture("unet_tiny", raw=16, min_image_size=4, **DENSE)
+def _tiny(channels: int, image_size: int) -> nn.Sequential:
+    """U-Net of two halvings from 16 channels, for a laptop; dense."""
+    return _unet(16, 2, channels)

@@ -37,14 +37,8 @@ def frozen_features(
         clip: the CLIP, on `device` and in float32.
         images: the images.
         rows: int64 [n], the rows of the images to use.
-        kind: `ImageFeatures` or `PatchFeatures`.
+        kind: `ImageFeatures` [n, d] or `PatchFeatures` [n, M, d], float32, mapped read-only.
         device: the device that computes the features.
-
-    Returns:
-        Image features [n, d] or patch features [n, M, d], float32, mapped read-only.
-
-    Raises:
-        UserError: if the cache cannot be written.
     """
     chosen = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     packages = [importlib.metadata.version("open_clip_torch"), torch.__version__]

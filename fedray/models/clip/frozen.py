@@ -75,39 +75,28 @@ class FrozenClip:
 
 @lru_cache(maxsize=2)
 def load_clip(
-    choice: ClipChoice[Any],
+    choice: ClipChoice,
     device: torch.device,
     *,
     half: bool = False,
     written: tuple[int, ...] = (),
 ) -> FrozenClip:
-    """Load the CLIP of `model.clip` on a device, once per process.
-
-    Args:
-        choice: the CLIP to load.
-        device: the device.
-        half: see `FrozenClip.in_half`.
-        written: see `ClipChoice.written`.
-
-    Raises:
-        UserError: as `FrozenClip`.
-    """
-    del written  # only part of the cache key
+    """Load the CLIP of `model.clip` on a device, once per process; `written` is part of the key."""
+    del written
     clip = FrozenClip(choice.source(), version_of(type(choice))).to(device)
     return clip.in_half() if half else clip
 
 
 def _check_vision_tower(source: WeightSource, vision: Mapping[str, Any]) -> None:
     """Raise a UserError for a vision tower that does not support prompts."""
-    if vision.get("timm_model_name"):
-        kind = "a timm model"
-    elif isinstance(vision["layers"], list | tuple):
-        kind = "a ResNet"
-    elif vision.get("attentional_pool") or vision.get("pool_type", "tok") == "none":
-        kind = "a tower with attentional pooling"
-    else:
-        return
-    raise UserError(
-        f"{source.key}.model={source.model} has {kind} as its vision tower, for which prompts are "
-        f"not supported; give a vision transformer, for example {MODEL_DEFAULT}"
-    )
+    kinds = {
+        "a timm model": vision.get("timm_model_name"),
+        "a ResNet": isinstance(vision.get("layers"), list | tuple),
+        "a tower with attentional pooling": vision.get("attentional_pool")
+        or vision.get("pool_type", "tok") == "none",
+    }
+    if kind := next((kind for kind, holds in kinds.items() if holds), ""):
+        raise UserError(
+            f"{source.key}.model={source.model} has {kind} as its vision tower, for which prompts "
+            f"are not supported; give a vision transformer, for example {MODEL_DEFAULT}"
+        )

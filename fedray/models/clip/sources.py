@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
-from fedray.config import Frozen, NoParams
+from fedray.data.configurable import Configurable
 from fedray.data.decoding import Resize
 from fedray.errors import UserError
 from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
@@ -18,29 +15,14 @@ from fedray.registry import Registry
 MODEL_DEFAULT = "ViT-B-16-quickgelu"
 KEY = "model.clip"
 
-P = TypeVar("P", bound=Frozen)
 
-
-@dataclass(frozen=True)
-class ClipChoice(ABC, Generic[P]):
+class ClipChoice(Configurable):
     """A CLIP with its parameters, before any weights are loaded.
 
     Subclasses are the entries of `clips`; the first line of a docstring describes the entry.
-
-    Attributes:
-        name: the name in `model.clip`.
-        version: the version of the code; raised by a commit that changes its numbers.
-        Params: the type of its parameters.
-        paper: its source, or "-".
-        params: the parameters.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    Params: ClassVar[type[Frozen]]
-    paper: ClassVar[str]
-
-    params: P
+    params: Any
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -55,13 +37,13 @@ class ClipChoice(ABC, Generic[P]):
         except OSError:
             return ()  # reported when the files are read
 
-    @abstractmethod
     def source(self) -> WeightSource:
         """Find the weights, or download them.
 
         Raises:
             UserError: if architecture, tag or file do not exist, or do not match.
         """
+        return locate(self.params, KEY, MODEL_DEFAULT)
 
     def resize(self) -> Resize | None:
         """Return how the CLIP's own preprocessing scales images; None: as the source decides.
@@ -80,39 +62,32 @@ class ClipChoice(ABC, Generic[P]):
         return _RESIZES[way]
 
 
-_RESIZES: Mapping[tuple[str, str], Resize] = MappingProxyType(
-    {
-        ("bilinear", "shortest"): "bilinear",
-        ("bicubic", "shortest"): "bicubic",
-        ("bilinear", "squash"): "squash",
-        ("bicubic", "squash"): "squash_bicubic",
-    }
-)
+_RESIZES: Mapping[tuple[str, str], Resize] = {
+    ("bilinear", "shortest"): "bilinear",
+    ("bicubic", "shortest"): "bicubic",
+    ("bilinear", "squash"): "squash",
+    ("bicubic", "squash"): "squash_bicubic",
+}
 """Values of `data.resize` by open_clip's `interpolation` and `resize_mode`."""
 
-clips: Registry[type[ClipChoice[Any]]] = Registry("CLIP", "fedray.models.clip.sources")
+clips: Registry[type[ClipChoice]] = Registry("CLIP", "fedray.models.clip.sources")
 """All CLIPs by name."""
 
 
 @clips.add
-class OpenClip(ClipChoice[OpenClipParams]):
+class OpenClip(ClipChoice):
     """Any model of open_clip with a vision transformer."""
 
     name = "openclip"
     paper = "Radford et al., ICML 2021, arXiv:2103.00020"
     Params = OpenClipParams
 
-    def source(self) -> WeightSource:
-        return locate(self.params, KEY, MODEL_DEFAULT)
-
 
 @clips.add
-class SmallClip(ClipChoice[NoParams]):
+class SmallClip(ClipChoice):
     """The package's small CLIP for images of 32 pixels."""
 
     name = "small"
-    Params = NoParams
-    paper = "-"
 
     def source(self) -> WeightSource:
         return OpenClip(OpenClipParams(path=str(small_clip_folder()))).source()

@@ -20,12 +20,9 @@ from fedray.language.encoders.openclip import (
 
 
 class VisionTower:
-    """open_clip's vision transformer, which accepts prompt tokens.
+    """open_clip's `VisionTransformer` with its weights, which accepts prompt tokens.
 
-    Args:
-        visual: an `open_clip` VisionTransformer with its weights.
-        mean: mean of each channel, for images in [0, 1].
-        std: standard deviation of each channel.
+    Images in [0, 1] have each channel scaled by `mean` and standard deviation `std`.
     """
 
     def __init__(self, visual: Any, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -62,14 +59,10 @@ class VisionTower:
             prompts: tokens [B, l, w] or [l, w]. The first ones are appended after the patches,
                 without position embeddings; the i-th replace them at the input of block i (MaPLe).
         """
-        visual, hidden, length = self._visual, embedded, 0
+        visual = self._visual
         with same_bits(embedded.device), as_stored(visual.conv1.weight):
-            if prompts:
-                hidden, length = self._appended(embedded, prompts[0])
-                blocks = visual.transformer.resblocks
-                hidden = run_blocks(blocks, hidden, prompts[1:], -length)
-            else:
-                hidden = visual.transformer(hidden)
+            hidden, length = self._appended(embedded, prompts)
+            hidden = run_blocks(visual.transformer.resblocks, hidden, prompts[1:], -length)
             pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
             return pooled @ visual.proj, patches @ visual.proj
 
@@ -85,21 +78,20 @@ class VisionTower:
         If they come from the class token, the last block is computed at that token alone, unless
         there are branches.
         """
-        is_whole = bool(branches) or not self._reads_class_token or len(prompts) >= self.layers
-        run = partial(self._encode_prompted, embedded, prompts, is_whole=is_whole)
-        return with_additions(self._visual, run, weights, branches)
+        visual = self._visual
+        is_plain = type(visual.transformer.resblocks[-1]).__name__ == "ResidualAttentionBlock"
+        reads_class_token = is_plain and visual.pool_type == "tok"
+        if branches or not reads_class_token or len(prompts) >= self.layers:
+            whole = partial(self.encode, embedded, prompts)
+            return with_additions(visual, whole, weights, branches)[0]
+        at_token = partial(self._encode_class_token, embedded, prompts)
+        return with_additions(visual, at_token, weights, branches)
 
-    def _encode_prompted(
-        self, embedded: Tensor, prompts: Sequence[Tensor], *, is_whole: bool
-    ) -> Tensor:
-        if is_whole:
-            return self.encode(embedded, prompts)[0]
-        visual, length = self._visual, 0
+    def _encode_class_token(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+        visual = self._visual
         *blocks, last = visual.transformer.resblocks
         with same_bits(embedded.device), as_stored(visual.conv1.weight):
-            hidden = embedded
-            if prompts:
-                hidden, length = self._appended(embedded, prompts[0])
+            hidden, length = self._appended(embedded, prompts)
             hidden = run_blocks(blocks, hidden, prompts[1:], -length)
             normed = last.ln_1(hidden)
             x = hidden[:, :1] + last.ls_1(last.attention(normed[:, :1], normed, normed))
@@ -107,16 +99,13 @@ class VisionTower:
             features: Tensor = visual._pool(x)[0] @ visual.proj
         return features
 
-    @property
-    def _reads_class_token(self) -> bool:
-        block = type(self._visual.transformer.resblocks[-1]).__name__
-        return self._visual.pool_type == "tok" and block == "ResidualAttentionBlock"
-
-    def _appended(self, embedded: Tensor, prompt: Tensor) -> tuple[Tensor, int]:
-        """Append a prompt after the patches [B, 1+M+l, w]; return its length, too."""
-        first = self._visual.ln_pre(prompt.to(embedded.dtype))
+    def _appended(self, embedded: Tensor, prompts: Sequence[Tensor]) -> tuple[Tensor, int]:
+        """Append the first prompt after the patches [B, 1+M+l, w]; return its length, too."""
+        if not prompts:
+            return embedded, 0
+        first = self._visual.ln_pre(prompts[0].to(embedded.dtype))
         whole = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
-        return whole, prompt.shape[-2]
+        return whole, prompts[0].shape[-2]
 
     def to(self, device: torch.device) -> Self:
         """Move the weights to a device."""

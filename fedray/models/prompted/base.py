@@ -6,33 +6,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import is_
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.errors import UserError
 from fedray.language.encoders.openclip import NONE, Branches, Changes
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
-from fedray.models.inputs import (
-    ImageFeatures,
-    Inputs,
-    PatchEmbeddings,
-    PatchFeatures,
-    Pixels,
-    values_of,
+from fedray.models.init import initialise
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
+from fedray.models.prompted.texts import (
+    PHOTO,
+    ClassTexts,
+    check_distinct,
+    placeholders,
+    unit,
+    word_embeddings,
 )
-from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, placeholders, unit
+
+INIT_STD = 0.02
+"""Standard deviation of random initial prompts, as in all official codes."""
+MOST_SUBSETS = 32
+"""Maximal number of cached subsets of classes: those of some clients and of tests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextOutput(ClassifierOutput):
-    """Logits, and the text features with which they were computed.
-
-    Attributes:
-        text: what `PromptedClip.text_features` returned.
-    """
+    """Logits, and the text features with which they were computed, by `text_features`."""
 
     text: Tensor
 
@@ -40,40 +43,78 @@ class TextOutput(ClassifierOutput):
 class PromptedClip(Classifier, ABC):
     """Base of models with prompts around a frozen CLIP; the prompts are their only parameters.
 
-    A subclass defines the prompts, their initial values, and their effect on text features and, if
-    the model reads pixels, on image features. A model that changes nothing in the vision tower
-    reads `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
-    One that reads `Pixels` also accepts `PatchEmbeddings`.
+    A subclass makes the prompts, and defines their effect on text features and, if the model reads
+    pixels, on image features. A model that changes nothing in the vision tower reads
+    `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
 
     Args:
         clip: the frozen CLIP, which is not part of the module's state.
         names: the names of the classes that are trained on.
+        hparams: the method's hyper-parameters, which the model reads by name: `length`, ...
+
+    Attributes:
+        classes: the classes in scope, which are the columns of the logits.
+        scope: the same, int64 [K], on the device.
     """
 
     reads: type[Inputs] = ImageFeatures
     length_key = "algorithm.length"
-    head: torch.nn.Module = torch.nn.Identity()
+    head: nn.Module = nn.Identity()
+    clip: FrozenClip
+    classes: tuple[int, ...]
+    scope: Tensor
 
-    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
+    def __init__(self, clip: FrozenClip, names: Sequence[str], hparams: Any = None) -> None:
         super().__init__()
         object.__setattr__(self, "clip", clip)  # not a submodule: frozen, shared, never sent
+        self.hparams = hparams
         self.names = check_distinct(clip.text, names)
         self._trained = tuple(range(len(names)))
-        self._classes: tuple[int, ...] = self._trained
-        self._cached: _CachedFeatures | None = None
-        self._texts: dict[str, ClassTexts] = {}
+        self._prompts: list[tuple[nn.Parameter, str | None, float]] = []
+        self._texts: dict[tuple[str, tuple[int, ...]], ClassTexts] = {}
         self._fixed: dict[str, Tensor] = {}
-        self._scope: tuple[Sequence[int], Tensor] | None = None
+        self._cached: tuple[object, Sequence[Tensor], Tensor] | None = None
+        self._predict_among(self._trained)
+        self.make_prompts(hparams)
 
-    clip: FrozenClip
+    def make_prompts(self, hparams: Any) -> None:
+        """Set the model's parameters as attributes: prompts by `prompt`, layers, or parameters."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the cached features out of copies, whose prompts are other tensors."""
+        """Leave the cached features out of copies, whose versions of prompts begin anew."""
         return {**vars(self), "_cached": None}
 
-    @abstractmethod
+    def prompt(self, *shape: int, words: str | None = None, noise: float = 0.0) -> nn.Parameter:
+        """Return a prompt [..., m, w], and note its initial values, see `start`."""
+        prompt = nn.Parameter(torch.zeros(*shape))
+        self._prompts.append((prompt, words, noise))
+        return prompt
+
+    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Set the initial values of all prompts, drawn from `generator`."""
+        """Set the initial values: of prompts, then of layers, by PyTorch's defaults.
+
+        Other parameters keep the values of the constructor.
+        """
+        for prompt, words, noise in self._prompts:
+            self.start(generator, prompt, words, noise)
+        for layers in self.children():
+            initialise(layers, generator)
+
+    @torch.no_grad()
+    def start(
+        self, generator: torch.Generator, prompt: Tensor, words: str | None, noise: float = 0.0
+    ) -> None:
+        """Set a prompt [..., m, w] to the embeddings of words; None: draw it from N(0, 0.02²).
+
+        Normal noise of the standard deviation `noise` is added to words.
+        """
+        if words is None:
+            prompt.normal_(0.0, INIT_STD, generator=generator)
+            return
+        prompt.copy_(word_embeddings(self.clip.text, words, prompt.shape[-2]))
+        if noise:
+            prompt.add_(torch.empty_like(prompt).normal_(0.0, noise, generator=generator))
 
     @abstractmethod
     def text_features(self) -> Tensor:
@@ -83,42 +124,36 @@ class PromptedClip(Classifier, ABC):
         """Add classes that are not trained on but may be predicted."""
         self.names = check_distinct(self.clip.text, [*self.names, *names])
 
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The classes in scope, which are the columns of the logits."""
-        return self._classes
-
-    @property
-    def scope(self) -> Tensor:
-        """The classes in scope, int64 [K], on the device."""
-        if self._scope is None or self._scope[0] != self._classes:
-            device = self.clip.vision.std.device
-            self._scope = (self._classes, torch.tensor(self._classes, device=device))
-        return self._scope[1]
-
     @contextmanager
     def class_subset(self, classes: Sequence[int] | None) -> Iterator[None]:
         """Predict among these classes within the block; None for the classes trained on."""
-        before = self._classes
-        self._classes = self._trained if classes is None else tuple(classes)
+        before = self.classes
+        self._predict_among(self._trained if classes is None else tuple(classes))
         try:
             yield
         finally:
-            self._classes = before
+            self._predict_among(before)
+
+    def _predict_among(self, classes: tuple[int, ...]) -> None:
+        self.classes = classes
+        self.scope = torch.tensor(classes, device=self.clip.vision.std.device)
 
     def class_texts(self, template: str = PHOTO) -> ClassTexts:
-        """Return the texts of the classes in scope."""
-        if template not in self._texts:
-            texts = ClassTexts(self.clip.text, self.names, template, self.length_key)
-            self._texts[template] = texts
-        return self._texts[template].class_subset(self._classes)
+        """Return the texts of the classes in scope; the last `MOST_SUBSETS` are cached."""
+        key = template, self.classes
+        texts = self._texts.pop(key, None)
+        if texts is None:
+            names = [self.names[c] for c in self.classes]
+            texts = ClassTexts(self.clip.text, names, template, self.length_key)
+        self._texts[key] = texts
+        if len(self._texts) > MOST_SUBSETS:
+            del self._texts[next(iter(self._texts))]
+        return texts
 
     def texts_after(self, context: Tensor) -> Tensor:
-        """Return unit text features [K, d] of the classes in scope after a context, as CoOp's.
+        """Return unit text features [K, d] of the classes in scope after a context [m, w] (CoOp).
 
-        Args:
-            context: tokens [m, w] before every class name; of G contexts [G, m, w], the result is
-                [G, K, d].
+        Of G contexts [G, m, w], the result is [G, K, d].
         """
         return self.class_texts(placeholders(context.shape[-2])).encode(context)
 
@@ -126,11 +161,9 @@ class PromptedClip(Classifier, ABC):
     def fixed_texts(self, template: str = PHOTO) -> Tensor:
         """Return unit text features [K, d] of the classes in scope without prompts."""
         if template not in self._fixed:
-            device = self.clip.vision.std.device
-            with torch.autocast(device.type, enabled=False):  # the caller must not affect the cache
+            with torch.autocast(self.scope.device.type, enabled=False):  # as for every caller
                 texts = [template.format(name) for name in self.names]
-                features = unit(self.clip.text.features(texts))
-            self._fixed[template] = features
+                self._fixed[template] = unit(self.clip.text.features(texts))
         return self._fixed[template][self.scope]
 
     def texts(self) -> Tensor:
@@ -143,17 +176,14 @@ class PromptedClip(Classifier, ABC):
         if torch.is_grad_enabled() or any(map(torch.is_inference, prompts)):  # without versions
             return self.text_features()
         is_autocast = torch.is_autocast_enabled(self.scope.device.type)
-        key = (self._classes, is_autocast, *((id(p), p._version) for p in prompts))
-        if self._cached is None or self._cached.key != key:
-            self._cached = _CachedFeatures(key, prompts, self.text_features())
-        return self._cached.features
+        key = self.classes, is_autocast, [prompt._version for prompt in prompts]
+        cached = self._cached
+        if cached is None or cached[0] != key or not all(map(is_, cached[1], prompts)):
+            cached = self._cached = key, prompts, self.text_features()
+        return cached[2]
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return unit image features [B, d] or patch features [B, M, d].
-
-        Raises:
-            TypeError: if the input is neither `Pixels` nor of the type that the model reads.
-        """
+        """Return unit image features [B, d] or patch features [B, M, d]."""
         return unit(self.encode(x))
 
     def encode(
@@ -169,15 +199,15 @@ class PromptedClip(Classifier, ABC):
         can have.
 
         Args:
-            x: the images.
+            x: the images, `Pixels` or of the type that the model reads.
             prompts: prompts of the first blocks, see `VisionTower.encode`.
             weights: changes of the tower's parameters by name, see `Changes`.
             branches: parallel adapters by the names of modules, see `Branches`.
         """
         if self.reads is not Pixels and not isinstance(x, Pixels):
             return values_of(x, self.reads, Pixels)
-        values, vision = values_of(x, Pixels, PatchEmbeddings), self.clip.vision
-        embedded = vision.embed(values) if isinstance(x, Pixels) else values
+        vision = self.clip.vision
+        embedded = vision.embed(values_of(x, Pixels))
         if prompts or weights or branches:
             return vision.encode_prompted(embedded, prompts, weights, branches)
         image, patches = vision.encode(embedded)
@@ -191,14 +221,6 @@ class PromptedClip(Classifier, ABC):
         """Return a `TextOutput` with logits over the class subset."""
         image, text = self.image_features(x), self.texts()
         return TextOutput(image, self.logits(image, text), text)
-
-
-class _CachedFeatures(NamedTuple):
-    """Text features of prompts; the prompts stay alive, so that no other tensor has their id."""
-
-    key: tuple[object, ...]
-    prompts: Sequence[Tensor]
-    features: Tensor
 
 
 def check_depth(depth: int, *layers: int) -> None:

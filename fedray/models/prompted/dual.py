@@ -3,65 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import Inputs, Pixels
 from fedray.models.prompted.base import PromptedClip, check_depth
-from fedray.models.prompted.context import initialise_context
 from fedray.models.prompted.texts import maple_template, unit
 
 
 class DualPromptClip(PromptedClip):
     """A CLIP with text prompts, and maps that turn them into vision prompts.
 
-    MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. Reads `Pixels`, or
-    `PatchEmbeddings` computed by `clip.vision.embed`.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: n, tokens of each prompt.
-        depth: J, number of blocks of both towers with prompts.
-        words: words whose embeddings initialise the first text prompt; None for N(0, 0.02²).
+    MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. The method's
+    hyper-parameters are `length`, n, the tokens of each prompt; `depth`, J, the number of blocks of
+    both towers with prompts; and `words`, whose embeddings are the initial first text prompt.
 
     Attributes:
         task: the text prompts p_0..p_{J-1} [n, d_t], DP2FL's task prompt.
         data: the maps F_0..F_{J-1} from d_t to the vision width, DP2FL's data prompt.
-
-    Raises:
-        UserError: if a tower has fewer blocks.
     """
 
     reads: type[Inputs] = Pixels
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], length: int, depth: int, words: str | None
-    ) -> None:
-        super().__init__(clip, names)
-        check_depth(depth, clip.text.layers, clip.vision.layers)
-        self.words = words
+    def make_prompts(self, hparams: Any) -> None:
+        length, depth, text = hparams.length, hparams.depth, self.clip.text.token_width
+        check_depth(depth, self.clip.text.layers, self.clip.vision.layers)
         self.template = maple_template(length)
-        text, vision = clip.text.token_width, clip.vision.width
-        self.task = nn.ParameterList(torch.zeros(length, text) for _ in range(depth))
-        self.data = nn.ModuleList(nn.Linear(text, vision) for _ in range(depth))
+        words = [hparams.words] + [None] * (depth - 1)
+        self.task = nn.ParameterList(self.prompt(length, text, words=word) for word in words)
+        self.data = nn.ModuleList(nn.Linear(text, self.clip.vision.width) for _ in range(depth))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise as MaPLe: p_0 from words, deeper prompts from noise, equal deeper maps."""
-        for index, prompt in enumerate(self.task):
-            words = self.words if index == 0 else None
-            initialise_context(prompt, self.clip, words, generator)
+        for prompt, words, _ in self._prompts:
+            self.start(generator, prompt, words)
         for coupling in self.data[:2]:
             for tensor in coupling.parameters():
                 bound = 1 / math.sqrt(self.clip.text.token_width)
                 tensor.uniform_(-bound, bound, generator=generator)
         for deeper in self.data[2:]:
-            deeper.load_state_dict(deepcopy(self.data[1].state_dict()))
+            deeper.load_state_dict(self.data[1].state_dict())
 
     def vision_prompts(self) -> list[Tensor]:
         """Return the prompts Pi_i = F_i(p_i), each [n, w]; DP2FL's Eq. (3)."""
@@ -78,24 +63,17 @@ class DualPromptClip(PromptedClip):
         return unit(self.encode(x, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Flatten the text prompts [t] and the maps [p] among named parameters."""
+        """Return task and data prompts as vectors [t] and [p], from parameters by name."""
         task, data = (
-            torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
+            torch.cat([t.flatten() for name, t in tensors.items() if name.startswith(part)])
+            for part in ("task.", "data.")
         )
         return task, data
 
     def merge_parameters(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
         """Return the named parameters of two vectors; the inverse of `split_parameters`."""
-        shapes = {name: parameter.shape for name, parameter in self.named_parameters()}
-        merged: dict[str, Tensor] = {}
-        for names, vector in zip(self._names(), (task, data), strict=True):
-            pieces = torch.split(vector, [shapes[name].numel() for name in names])
-            merged |= {
-                name: piece.reshape(shapes[name]) for name, piece in zip(names, pieces, strict=True)
-            }
-        return merged
-
-    def _names(self) -> tuple[list[str], list[str]]:
-        """Return the names of the text prompts and of the maps' parameters."""
-        task = [f"task.{name}" for name, _ in self.task.named_parameters()]
-        return task, [f"data.{name}" for name, _ in self.data.named_parameters()]
+        parameters = dict(self.named_parameters())
+        sizes = [parameter.numel() for parameter in parameters.values()]
+        pieces = torch.split(torch.cat([task, data]), sizes)
+        named = zip(parameters.items(), pieces, strict=True)
+        return {name: piece.view_as(parameter) for (name, parameter), piece in named}

@@ -18,8 +18,6 @@ from fedray.language.names import check_words
 PHOTO = "a photo of a {}."
 PHOTO_WORDS = 4
 """Words of `PHOTO` before the class name."""
-MOST_SUBSETS = 32
-"""Maximal number of cached subsets of classes: those of some clients and of tests."""
 
 
 def check_distinct(encoder: OpenClipText, names: Sequence[str]) -> tuple[str, ...]:
@@ -52,31 +50,10 @@ class ClassTexts:
         template: str = PHOTO,
         key: str = "algorithm.length",
     ) -> None:
-        self.encoder = encoder
-        self.names = tuple(names)
-        self.template = template
-        self.key = key
+        self.encoder, self.names, self.template, self.key = encoder, tuple(names), template, key
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
-        self._subsets: dict[Sequence[int], ClassTexts] = {}
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def class_subset(self, classes: Sequence[int]) -> ClassTexts:
-        """Return the texts of some classes, in this order, cut to the longest of them.
-
-        The last `MOST_SUBSETS` results are cached.
-        """
-        texts = self._subsets.pop(classes, None)
-        if texts is None:
-            names = [self.names[c] for c in classes]
-            texts = ClassTexts(self.encoder, names, self.template, self.key)
-        self._subsets[classes] = texts
-        if len(self._subsets) > MOST_SUBSETS:
-            del self._subsets[next(iter(self._subsets))]
-        return texts
 
     def encode(
         self,
@@ -105,39 +82,25 @@ class ClassTexts:
         length = context.shape[-2]
         if length > self._replaceable:
             raise self._too_long(length)
+        encoder, start = self.encoder, self.embeddings[:1, :1]
         groups = context if context.dim() == 3 else context.unsqueeze(0)
-        features = unit(self._encode(groups, length, deep, weights, branches))
-        return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
-
-    def _encode(
-        self,
-        groups: Tensor,
-        length: int,
-        deep: Sequence[Tensor],
-        weights: Changes,
-        branches: Branches,
-    ) -> Tensor:
-        encoder = self.encoder
         if encoder.shares_prefixes and not branches:
-            start = self.embeddings[:1, :1].expand(len(groups), -1, -1)
-            prefixes = torch.cat([start, groups.to(start.dtype)], dim=1)
+            starts = start.expand(len(groups), -1, -1)
+            prefixes = torch.cat([starts, groups.to(start.dtype)], dim=1)
             suffixes = self.embeddings[:, 1 + length :]
-            return encoder.encode_after(prefixes, suffixes, self.tokens, deep, weights)
-        inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
-        return encoder.encode(inserted, tokens, deep, weights, branches)
-
-    def _repeated(self, groups: int) -> Tokens:
-        tokens = self.tokens
-        return Tokens(
-            tokens.ids.repeat(groups, 1), tokens.mask.repeat(groups, 1), tokens.read.repeat(groups)
-        )
+            features = encoder.encode_after(prefixes, suffixes, self.tokens, deep, weights)
+        else:
+            read, times = self.tokens, len(groups)
+            ids, mask = read.ids.repeat(times, 1), read.mask.repeat(times, 1)
+            tokens = Tokens(ids, mask, read.read.repeat(times))
+            inserted = insert(self.embeddings, groups)
+            features = encoder.encode(inserted, tokens, deep, weights, branches)
+        return unit(features).reshape(*context.shape[:-2], len(self.names), -1)
 
     def _too_long(self, length: int) -> UserError:
         """Return the error for prompts that leave no room for the longest class name."""
-        name = shown(self.names[int(self._free.argmin())])
-        remedy = "shorten the name"
-        if self._replaceable:
-            remedy += f", or set {self.key} to {self._replaceable} or less"
+        name, room = shown(self.names[int(self._free.argmin())]), self._replaceable
+        remedy = f"shorten the name{f', or set {self.key} to {room} or less' if room else ''}"
         return UserError(
             f"{self.key}={length} leaves no room for the class name {name} in the "
             f"{self.encoder.limit} tokens that the CLIP of model.clip reads; {remedy}"
@@ -157,18 +120,9 @@ class ClassTexts:
 
 
 def insert(embeddings: Tensor, context: Tensor) -> Tensor:
-    """Replace the words after the start token of every text by each of G contexts.
-
-    Args:
-        embeddings: word embeddings of K texts [K, n, w].
-        context: contexts [G, l, w], which replace positions 1..l.
-
-    Returns:
-        [G*K, n, w], group by group.
-    """
+    """Replace positions 1..l of K texts [K, n, w] by each of G contexts [G, l, w]: [G*K, n, w]."""
     groups, length, _ = context.shape
-    texts = len(embeddings)
-    prompts = context.to(embeddings.dtype).repeat_interleave(texts, dim=0)
+    prompts = context.to(embeddings.dtype).repeat_interleave(len(embeddings), dim=0)
     whole = embeddings.repeat(groups, 1, 1)
     return torch.cat([whole[:, :1], prompts, whole[:, 1 + length :]], dim=1)
 

@@ -33,7 +33,7 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
     of_run = RunFolder(folder)
     assembly = Assembly(load_experiment(of_run.experiment()))
     check_same(of_run, of_run.read_head(), assembly)
-    checkpoint = StateStore(of_run.states).load(assembly.identity)
+    checkpoint = StateStore(of_run.states).load()
     if checkpoint is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
     torch.set_num_threads(assembly.experiment.threads)

@@ -182,10 +182,10 @@ def group_vectors(model: GroupedClip, images: Pixels) -> dict[str, Tensor]:
         images: n images.
     """
     vectors = {}
-    if model.text_length:
+    if model.hparams.text_length:
         vectors[TEXT] = model.text_features()
         vectors[PROMPTS] = model.text.clone().flatten(1).unsqueeze(1)
-    if model.visual_length:
+    if model.hparams.visual_length:
         vectors[IMAGE] = model.image_features(images)
         vectors[VISUAL] = model.visual.clone().flatten(1).unsqueeze(1)
     return vectors

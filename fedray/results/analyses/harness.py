@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import click
 
-from fedray.command import PATH, Command, trust_flag
+from fedray.command import PATH, Command, plugins_of_runs
 from fedray.results.frame import LoadedRun, RunGroup, group_runs, load_runs
 from fedray.results.pages.page import Section, markdown
 from fedray.results.pages.terminal import print_sections
@@ -124,7 +124,7 @@ def analysis(
             type=click.Choice(get_args(Select)),
             help="Images that select the best round; default: each run's report.select.",
         )
-        @trust_flag
+        @plugins_of_runs
         def command(
             folders: Sequence[Path], chosen: Path | None, select: Select | None, **values: Any
         ) -> None:

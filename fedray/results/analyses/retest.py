@@ -32,9 +32,9 @@ from fedray.results.frame import LoadedRun
 from fedray.results.pages.page import Section
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
-from fedray.runtime.records import run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import run_info
 from fedray.storage.files import file_name
 from fedray.storage.metric import HEADLINE, REPORTED
 from fedray.storage.run import Costs, Round
@@ -138,7 +138,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
         up=last.up,
         down=last.down,
         participants=last.participants,
-        events=last.events,
+        absent=last.absent,
     )
     folder = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -7,13 +7,13 @@ from itertools import permutations
 
 import pytest
 import torch
-from clips import NAMES, choice, frozen, save_clip
+from clips import NAMES, choice, frozen, prompted, save_clip
 from torch.nn.functional import normalize
 
 from fedray.errors import UserError
 from fedray.models.clip import FrozenClip
+from fedray.models.prompted.base import MOST_SUBSETS
 from fedray.models.prompted.texts import (
-    MOST_SUBSETS,
     ClassTexts,
     insert,
     placeholders,
@@ -54,10 +54,12 @@ def test_groups_in_one_batch_are_groups_one_by_one(pair):
 
 
 def test_some_classes_are_rows_of_all(pair):
-    texts = ClassTexts(pair.clip.text, NAMES)
+    model = prompted("zero_shot", pair.clip, NAMES)
     context = torch.randn(2, pair.clip.text.token_width)
-    some = texts.class_subset((2, 0)).encode(context)
-    assert torch.allclose(some, texts.encode(context)[[2, 0]], atol=1e-5)
+    everything = model.class_texts().encode(context)
+    with model.class_subset((2, 0)):
+        some = model.class_texts().encode(context)
+    assert torch.allclose(some, everything[[2, 0]], atol=1e-5)
 
 
 def test_deep_prompts_replace_the_same_positions(clip):
@@ -255,12 +257,11 @@ def test_weights_in_other_formats_are_read(tmp_path):
 
 def test_texts_of_many_subsets_of_classes_are_not_all_kept(pair):
     names = ("cat", "dog", "fur", "animal", "round")
-    texts = ClassTexts(pair.clip.text, names)
+    model = prompted("zero_shot", pair.clip, names)
     subsets = [*permutations(range(len(names)), 4)]
-    first = texts.class_subset(subsets[0]).encode()
     for subset in subsets:
-        found = texts.class_subset(subset)
-        assert found.names == tuple(names[c] for c in subset)
-        assert texts.class_subset(subset) is found
-    assert len(subsets) > MOST_SUBSETS >= len(texts._subsets)
-    assert torch.equal(texts.class_subset(subsets[0]).encode(), first)
+        with model.class_subset(subset):
+            found = model.class_texts()
+            assert found.names == tuple(names[c] for c in subset)
+            assert model.class_texts() is found
+    assert len(subsets) > MOST_SUBSETS >= len(model._texts)

@@ -14,7 +14,7 @@ def test_every_analysis_has_help(name, capsys):
     assert main([name, "--help"]) == 0
     printed = capsys.readouterr().out
     assert MODULES[name] in " ".join(printed.split())
-    assert all(flag in printed for flag in ("--out", "--select", "--trust", "--debug"))
+    assert all(flag in printed for flag in ("--out", "--select", "--plugin", "--debug"))
 
 
 def test_an_unknown_analysis_is_refused_with_the_nearest_one(tmp_path, capsys):

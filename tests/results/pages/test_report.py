@@ -33,10 +33,8 @@ from fedray.results.pages.figures import (
 from fedray.results.pages.report import caveats, draw_partitions, sections
 from fedray.results.pages.terminal import print_sections
 from fedray.results.paired import Interval, t_interval
-from fedray.storage.environment import Environment
 from fedray.storage.files import write_json
 from fedray.storage.metric import Direction, Metric
-from fedray.storage.run import EarlierEnvironment
 from fedray.storage.run_folder import write_run_list
 
 
@@ -264,14 +262,11 @@ def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path
 
 
 def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
-    before = [EarlierEnvironment(3, Environment({"torch": "2.6"}))]
     for seed, torch in enumerate(("2.6", "2.7")):
         changes, versions = {"seed": seed}, {"git": "abc", "torch": torch, "ray": f"2.{seed}"}
-        more: Any = {"earlier": before} if seed else {}
-        write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
+        write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions)
     assert warnings_of(tmp_path) == [
         "fedtsp: seeds 0 and 1 were made in different environments: torch 2.6, now 2.7",
-        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which run.json names",
     ]
 
 

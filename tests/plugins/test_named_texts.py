@@ -1,20 +1,21 @@
-"""The text of a plug-in in a folder runs only after a yes; what the user names runs at once."""
+"""The text of a plug-in in a folder runs only if the user names a file of the same content."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from commands import analyse, cost, diff, predict, report, run, show, sweep, verify
+from PIL import Image
 
 import fedray
 from fedray.cli.main import COMMANDS as SUBCOMMANDS
 from fedray.errors import UserError
-from fedray.plugins import loading, read_plugin, trust, trust_all, use
+from fedray.plugins import loading, named_plugins, read_plugin, use
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
 SERIAL = ["--executor", "serial", "--no-track"]
@@ -26,11 +27,11 @@ Path({marker!r}).touch()
 
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
-    """Forget what this process trusts, as a new one would."""
+    """Forget what this process may run, as a new one would."""
     monkeypatch.chdir(tmp_path)
 
     def forget() -> None:
-        monkeypatch.setattr(sys.modules["fedray.plugins.trust"], "_trusted", set())
+        monkeypatch.setattr(sys.modules["fedray.plugins.named"], "_named", set())
         use(())
         for plugin in list(loading._loaded.values()):
             loading._unload(plugin)
@@ -62,7 +63,7 @@ def theirs(tmp_path, plugin, marker, new_process) -> Path:
     words = ["fedavg_digits", *QUICK, "--plugin", str(plugin), *SERIAL, "--out", str(out)]
     assert run(words) == 0
     new_process()
-    plugin.write_text("raise ImportError")  # it is not this user's
+    plugin.rename(tmp_path / "copy.py")  # it is not this user's
     marker.unlink()
     return out
 
@@ -74,51 +75,55 @@ READING = {
     "diff": lambda out: diff([str(out), str(out)]),
 }
 RUNNING = {
-    "show": lambda out: show([f"{out}/run.json", "rounds=3"]),
-    "cost": lambda out: cost([f"{out}/run.json", "rounds=3"]),
-    "predict": lambda out: predict([str(out), str(out)]),
-    "run": lambda out: run([f"{out}/run.json", *SERIAL]),
-    "resume": lambda out: run(["--resume", str(out), *SERIAL]),
-    "retest": lambda out: analyse(["retest", str(out), "--with", ""]),
-    "verify": lambda out: verify([str(out)]),
-    "cka": lambda out: analyse(["cka", str(out)]),
+    "show": lambda out, *more: show([f"{out}/run.json", "rounds=3", *more]),
+    "cost": lambda out, *more: cost([f"{out}/run.json", "rounds=3", *more]),
+    "predict": lambda out, *more: predict([str(out), str(out), *more]),
+    "run": lambda out, *more: run([f"{out}/run.json", *SERIAL, *more]),
+    "resume": lambda out, *more: run(["--resume", str(out), *SERIAL, *more]),
+    "retest": lambda out, *more: analyse(["retest", str(out), "--with", "", *more]),
+    "verify": lambda out, *more: verify([str(out), *more]),
+    "cka": lambda out, *more: analyse(["cka", str(out), *more]),
 }
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_no_command_runs_a_strangers_text_unasked(theirs, marker, capsys, monkeypatch, name):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    (theirs / "image.png").touch()
-    capsys.readouterr()
-    assert RUNNING[name](theirs) == 2
-    said = capsys.readouterr().err
-    assert "the plug-in mine.py comes from a folder" in said
-    assert "--trust" in said
-    assert not marker.exists()
+def test_the_text_of_a_folder_runs_if_the_user_names_a_copy(theirs, marker, capsys, name):
+    copy = theirs.parent / "my copy" / "mine.py"
+    copy.parent.mkdir()
+    image = np.zeros((8, 8), np.uint8)
+    Image.fromarray(image).save(theirs / "image.png")
+    for content in (None, "other = 1"):
+        named = []
+        if content is not None:
+            copy.write_text(content)
+            named = ["--plugin", str(copy)] if name not in ("show", "cost", "run") else []
+        capsys.readouterr()
+        assert RUNNING[name](theirs, *named) == 2
+        said = capsys.readouterr().err
+        assert ("comes from a folder" in said) or (named and "holds another experiment" in said)
+        assert not marker.exists()
+    copy.write_text((theirs / "plugins" / "mine.py").read_text())
+    assert RUNNING[name](theirs, "--plugin", str(copy)) == 0
+    assert marker.exists() or name == "cost"
 
 
 @pytest.mark.parametrize("name", READING)
-def test_what_only_reads_a_run_loads_no_plugin(theirs, marker, capsys, name):
+def test_what_only_reads_a_run_loads_no_plugin(theirs, marker, name):
     assert READING[name](theirs) == 0
-    assert "--trust" not in capsys.readouterr().err
     assert not marker.exists()
 
 
 def test_the_api_does_not_either(theirs, marker):
-    with pytest.raises(UserError, match="trust_all"):
+    with pytest.raises(UserError, match="comes from a folder"):
         fedray.load(theirs).models()
-    with pytest.raises(UserError, match="trust_all"):
+    with pytest.raises(UserError, match="comes from a folder"):
         fedray.Experiment(theirs / "run.json")
     assert not marker.exists()
-    trust_all()
-    try:
-        fedray.load(theirs).models()
-    finally:
-        trust_all(False)
+    fedray.load(theirs, plugins=[theirs / "plugins" / "mine.py"]).models()
     assert marker.exists()
 
 
-def test_a_folder_that_names_a_file_is_asked_about_too(theirs, plugin, marker):
+def test_a_file_that_a_folder_names_does_not_run(theirs, plugin, marker):
     config = theirs / "run.json"
     tree = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**tree, "plugins": [str(plugin)]}))
@@ -130,18 +135,7 @@ def test_a_folder_that_names_a_file_is_asked_about_too(theirs, plugin, marker):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), ("no\n", 2), ("", 2)])
-def test_at_a_terminal_the_user_is_asked(theirs, marker, capsys, monkeypatch, answer, code):
-    stdin = io.StringIO(answer)
-    monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stdin", stdin)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert cost([f"{theirs}/run.json", "rounds=3"]) == code
-    assert "Run it? [y/N]" in capsys.readouterr().err
-    assert marker.exists() == (code == 0)
-
-
-def test_the_users_own_files_are_never_asked_about(tmp_path, plugin, new_process, capsys):
+def test_the_users_own_files_run(tmp_path, plugin, new_process, capsys):
     out, named = tmp_path / "own", ["--plugin", str(plugin)]
     assert run(["fedavg_digits", *QUICK, *named, *SERIAL, "--out", str(out)]) == 0
     capsys.readouterr()
@@ -159,14 +153,14 @@ def test_the_users_own_files_are_never_asked_about(tmp_path, plugin, new_process
     assert {"key": "plugins.mine", "value": read_plugin(str(plugin)).sha256, "source": ""} in shown
 
 
-def test_a_run_of_an_experiment_that_names_a_file_is_never_asked_about(tmp_path, plugin):
+def test_a_file_that_an_experiment_names_runs(tmp_path, plugin):
     own = tmp_path / "own.yaml"
     own.write_text(f"extends: fedavg_digits\nplugins: [{plugin}]\n")
     assert run([str(own), *QUICK, *SERIAL, "--out", str(tmp_path / "own")]) == 0
     assert show([str(own)]) == cost([str(own)]) == 0
 
 
-def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marker, capsys):
+def test_a_text_that_came_with_a_sweep_does_not_run(tmp_path, theirs, marker, capsys):
     path = tmp_path / "sweep.yaml"
     path.write_text(
         "answers: which?\nspace: {lr: {grid: [0.1]}}\n"
@@ -178,7 +172,7 @@ def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marke
 
 
 @pytest.mark.parametrize("words", [[], ["--plugin", "mine/mine.py"]])
-def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, plugin, words):
+def test_a_file_that_the_experiment_of_a_sweep_names_runs(tmp_path, plugin, words):
     from fedray.studies.file import plan_study
 
     named = "" if words else f"plugins: [{plugin}]\n"
@@ -194,15 +188,14 @@ def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, pl
 def test_every_command_that_runs_a_folders_text_has_the_flag():
     for word in ("cost", "data", "predict", "run", "show", "sweep", "table", "verify"):
         params = SUBCOMMANDS[word].command.params
-        assert "--trust" in [flag for param in params for flag in param.opts], word
+        assert "--plugin" in [flag for param in params for flag in param.opts], word
 
 
-def test_what_a_program_trusts_runs_and_is_forgotten_at_its_end(plugin, marker, new_process):
-    with pytest.raises(UserError, match="--trust"):
+def test_what_a_program_names_runs(plugin, marker, new_process):
+    with pytest.raises(UserError, match="--plugin"):
         use([read_plugin(str(plugin))])
-    trust([read_plugin(str(plugin))])
-    use([read_plugin(str(plugin))])
+    use(named_plugins([str(plugin)]))
     assert marker.exists()
     new_process()
-    with pytest.raises(UserError, match="--trust"):
+    with pytest.raises(UserError, match="--plugin"):
         use([read_plugin(str(plugin))])
