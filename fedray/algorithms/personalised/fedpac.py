@@ -151,7 +151,8 @@ def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
     vectors = down.vectors.where(down.present.unsqueeze(1), local)
-    return replace(down, vectors=vectors, present=down.present | held)
+    completed = {"vectors": vectors, "present": down.present | held}
+    return core.Payload(down.fields, {**vars(down), **completed})
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:

@@ -55,7 +55,7 @@ class ClassAveraging(core.LocalTraining):
     def init_server(self, server: Server) -> ServerState:
         """Return zero vectors, [C, d] or as declared, and no class present."""
         sizes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
-        vectors = torch.zeros([sizes[axis] for axis in self.down.declared["vectors"].axes.split()])
+        vectors = torch.zeros([sizes[axis] for axis in self.down["vectors"].axes.split()])
         present = torch.zeros(len(vectors), dtype=torch.bool)
         return {**super().init_server(server), "vectors": vectors, "present": present}
 
