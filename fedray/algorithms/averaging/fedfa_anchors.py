@@ -42,7 +42,7 @@ class FedFAAnchors(FedAvg):
     up = {  # a mean in double precision: an anchor that no client has moved stays bit for bit
         "anchors": core.sent(
             "prototypes",
-            "which classes the client holds, by the anchors that moved, and their mean features",
+            "its classes (the anchors that moved) and their means",
             "C d",
             combine="mean",
         )

@@ -42,10 +42,7 @@ class ClassAveraging(core.LocalTraining):
 
     down: ClassVar[Any] = {
         "vectors": core.sent(
-            "prototypes",
-            "the mean features of every class over the clients; if one client alone holds a class, "
-            "its own mean features",
-            "C d",
+            "prototypes", "mean features of a class over its clients, which may be one", "C d"
         ),
         "present": core.sent("statistics", "", "C", dtype=torch.bool),
     }
