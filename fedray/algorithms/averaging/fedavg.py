@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import SAMPLES, Weights
-from fedray.errors import nearest
 from fedray.models import Classifier, tensor_names
 
 
@@ -72,11 +71,8 @@ class FedAvg(core.LocalTraining):
         """Return the shared part of the initial weights; all clients have one architecture."""
         initial, names = server.initial(server.architecture), tensor_names(server.model)
         shared = self.shared(server.model)
-        if unknown := sorted(set(shared) - names):
-            raise ValueError(
-                f"{type(self).__name__}.shared names '{unknown[0]}', which the model does not "
-                f"have.{nearest(unknown[0], names)}"
-            )
+        if unknown := set(shared) - names:
+            raise ValueError(f"{type(self).__name__}.shared: the model has no {min(unknown)}")
         return {"model": select(core.Flat.of(initial), shared)}
 
     def group_means(

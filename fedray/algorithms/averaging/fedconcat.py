@@ -90,14 +90,11 @@ class FedConcat(FedAvg):
 
     def init_server(self, server: Server) -> ServerState:
         """Return the initial weights for every cluster."""
-        for key, value, bound, limit in (
-            ("clusters", self.clusters, "data.clients", self.setting.clients),
-            ("cluster_rounds", self.rounds_in_clusters, "rounds", self.setting.rounds),
-        ):
-            if value > limit:
-                raise UserError(
-                    f"algorithm.{key}={value} exceeds {bound}={limit}; lower it or raise {bound}"
-                )
+        clients, rounds = self.setting.clients, self.setting.rounds
+        if self.clusters > clients:
+            raise UserError(f"algorithm.clusters={self.clusters} exceeds data.clients={clients}")
+        if (first := self.rounds_in_clusters) > rounds:
+            raise UserError(f"algorithm.cluster_rounds={first} exceeds rounds={rounds}")
         model = super().init_server(server)["model"]
         return {"clusters": {str(g): model for g in range(self.clusters)}}
 
@@ -105,10 +102,7 @@ class FedConcat(FedAvg):
         """Collect the clients' label distributions and cluster them."""
         clients, count = self.setting.clients, self.clusters
         if len(exchange.everyone) < clients:
-            raise UserError(
-                "fedconcat divides the clients into clusters before the first round, so no client "
-                "can join later; set join.clients=0"
-            )
+            raise UserError("fedconcat clusters clients before round 1; set join.clients=0")
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes = self.setting.num_classes
         points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
@@ -126,7 +120,7 @@ class FedConcat(FedAvg):
         if "head" not in state:
             weight, bias = concatenate_heads(state["clusters"].values())
             state = {**state, "head": {WEIGHT: weight, BIAS: bias}}
-        has_encoders = self._has_encoders(state)
+        has_encoders = core.held_versions(state, "keep_encoders", self.setting) == 0
         ready = [client for client in exchange.participants if has_encoders[client]]
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
@@ -144,16 +138,13 @@ class FedConcat(FedAvg):
         down = dict.fromkeys(exchange.everyone, self.keep_encoders.down(encoders))
         return exchange.give(state, "keep_encoders", down)
 
-    def _has_encoders(self, state: ServerState) -> Tensor:
-        """Return the mask of clients with the encoders [N]."""
-        return core.held_versions(state, "keep_encoders", self.setting) == 0
-
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
         models = [self.down(model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
-            head, has_encoders = self.train_head.down(state["head"]), self._has_encoders(state)
+            head = self.train_head.down(state["head"])
+            has_encoders = core.held_versions(state, "keep_encoders", self.setting) == 0
             down |= {client: head for client in clients if has_encoders[client]}
         return down
 

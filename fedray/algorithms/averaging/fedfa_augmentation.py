@@ -61,10 +61,7 @@ class FedFAAugmentation(FedAvg):
     def init_server(self, server: Server) -> ServerState:
         """Return the initial weights and no variances V; clients use 1 for a missing V."""
         if not convolution_stages(server.model):
-            raise UserError(
-                f"{self.name} augments the maps of convolutions, but {server.architecture} has no "
-                "convolutions; set model.group to a convolutional network, for example cnn2"
-            )
+            raise UserError(f"model.group: {server.architecture} has no convolutions to augment")
         return {**super().init_server(server), "variances": {}}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:

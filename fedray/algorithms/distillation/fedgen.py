@@ -79,16 +79,9 @@ class FedGen(HeadAveraging):
     """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the first client's head, and a generator with PyTorch's default initial weights.
-
-        A `batch_size` of 1 is refused, because one sample has no batch statistics.
-        """
-        size = self.setting.training.batch_size
-        if self.generated_weight and size < 2:
-            raise UserError(
-                f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
-                "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
-            )
+        """Return the first client's head, and a generator with PyTorch's default initial values."""
+        if self.generated_weight and self.setting.training.batch_size < 2:
+            raise UserError("batch_size=1 has no batch statistics, which fedgen's generator needs")
         random, hidden = server.streams.torch("fedgen"), self.hidden_dim
         w1, b1 = drawn_linear(self.noise_dim + self.setting.num_classes, hidden, random)
         w2, b2 = drawn_linear(hidden, self.setting.feature_dim, random)

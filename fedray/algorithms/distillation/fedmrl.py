@@ -28,15 +28,14 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray import core
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
-from fedray.core import Batch, Classifier, LocalContext, StepResult, Trained
+from fedray.core import Batch, Classifier, ClientState, LocalContext, StepResult, Trained, method
 from fedray.errors import UserError
 from fedray.models import FusedWithAuxiliary, WithAuxiliary, undrawn_linear
 
 
-@core.method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
+@method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
 class FedMRL(AuxiliaryAveraging):
     """Fused features of an averaged small model and the client's own, classified by both heads."""
 
@@ -57,10 +56,7 @@ class FedMRL(AuxiliaryAveraging):
         d = self.setting.feature_dim
         width = max(d // 4, 1) if self.small_dim is None else self.small_dim
         if width > d:
-            raise UserError(
-                f"algorithm.small_dim={width} is larger than model.feature_dim={d}, the number of "
-                f"fused features; set algorithm.small_dim to at most {d}"
-            )
+            raise UserError(f"algorithm.small_dim={width} exceeds model.feature_dim={d}")
         return width
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
@@ -76,7 +72,7 @@ class FedMRL(AuxiliaryAveraging):
         upload, state = super().finish(local, trained)
         restored = local.state.model if self.official_bug else {}
         before = {name: t for name, t in restored.items() if name.startswith("joint.")}
-        return upload, core.ClientState({**state.model, **before}, state.memory)
+        return upload, ClientState({**state.model, **before}, state.memory)
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:

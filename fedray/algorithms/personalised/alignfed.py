@@ -58,10 +58,7 @@ class AlignFed(HeadAveraging):
 
     def check(self) -> None:
         if self.lambda_start > 0 and self.lambda_end == 0:
-            raise ValueError(
-                "lambda_end=0 cannot be reached geometrically; set algorithm.lambda_end > 0, "
-                "or algorithm.lambda_start=0 to switch the alignment off"
-            )
+            raise ValueError("lambda_end=0 is not reached geometrically from lambda_start > 0")
 
     def init_server(self, server: Server) -> ServerState:
         """Return the spread targets and an initial head from the uniform distribution of heads."""

@@ -61,10 +61,7 @@ class PFedMe(OwnModel):
 
     def check(self) -> None:
         if self.eta * self.lambda_ > 1:
-            raise ValueError(
-                f"eta={self.eta:g} times lambda={self.lambda_:g} is above 1, so w would jump "
-                f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
-            )
+            raise ValueError(f"eta={self.eta:g} exceeds 1 / lambda={1 / self.lambda_:g}")
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
