@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
-from pages import DOCS, ROOT, pages
+from pages import DOCS, ROOT, pages, pinned
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
 
@@ -15,6 +15,18 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of 
 def oldest_python() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return project["requires-python"].removeprefix(">=")
+
+
+COUNTED: dict[str, Callable[[], str]] = {
+    r"Python (3\.\d+) or newer": oldest_python,
+    r"the same Ray, (\d+\.\d+\.\d+)": lambda: pinned("ray"),
+}
+"""Patterns of sentences, and what the number in them must be."""
+REPEATED = {
+    r"installation takes ([\d.]+ GB)|CUDA and takes ([\d.]+ GB)": 1,
+    r"ends in about (\d+) seconds[:,] (?:with exit code 1|`failed: Ray)": 2,
+}
+"""Patterns of sentences that only a measurement can check, and on how many pages they stand."""
 
 
 def stated(pattern: str) -> list[tuple[str, str]]:
