@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shlex
 import signal
@@ -375,7 +376,8 @@ def go_on_with(*words: object) -> str:
     options = ["--working-dir", "."] if "working_dir" in runtime else []
     if rest := {name: value for name, value in runtime.items() if name != "working_dir"}:
         text = json.dumps(rest)
-        is_short = mask(text) == text and len(text) <= LONGEST_RUNTIME
+        is_secret = mask(text) != text or re.search("PASSW|SECRET|TOKEN|_KEY", text)
+        is_short = len(text) <= LONGEST_RUNTIME and not is_secret
         options += ["--runtime-env-json", text] if is_short else ["--runtime-env", "ITS_FILE.yaml"]
     return f"go on with: {shlex.join(['ray', 'job', 'submit', *options, '--'])} {command}"
 

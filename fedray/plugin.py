@@ -11,8 +11,7 @@ of one's own), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), 
 (the same, and prompts are averaged).
 """
 
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.config import Frozen, InputFile, LossWeight
 from fedray.core import (

@@ -7,12 +7,16 @@ the method's loss down again; then both must have the same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedray.algorithms.mean import class_average
+from fedray.core import combined_rows, total_of
 from fedray.models import Pixels, build
 
 SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
@@ -203,3 +207,10 @@ class ReferenceClients:
         """Assert that the clients' weights are those that the run ended with."""
         for number in range(3):
             assert_close(self.parameters(number), done.models[number], 1e-5)
+
+
+def mean_by_class(uplinks: Mapping[int, Any], classes: int, how: str) -> tuple[Tensor, Tensor]:
+    """The means [C, d] that a server takes of uploads, Eq. (6), and the classes with one [C]."""
+    setting = SimpleNamespace(num_classes=classes)
+    method = SimpleNamespace(setting=setting, proto_agg=how, weight=lambda upload: 1.0)
+    return class_average(total_of(uplinks, partial(combined_rows, method))["vectors"])

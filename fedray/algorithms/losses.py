@@ -1,7 +1,5 @@
 """Losses and similarities that several methods use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 
@@ -15,9 +13,8 @@ from fedray.evaluation.protocols import Analysis
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     """Return the cosines [A, B] of the rows of a [A, d] and b [B, d]; 0, not NaN, for zero vectors.
 
-    FedGLCL's Eq. (6), of images and texts.
-    Computes in float32 under autocast too. In bfloat16, the rounding error divided by a temperature
-    of 0.01 is a third of a logit.
+    FedGLCL's Eq. (6), of images and texts. Computes in float32 under autocast too. In bfloat16, the
+    rounding error divided by a temperature of 0.01 is a third of a logit.
     """
     with torch.autocast(a.device.type, enabled=False):
         a, b = (F.normalize(x.float(), dim=1, eps=1e-8) for x in (a, b))
@@ -25,15 +22,10 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
 
 
 def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analysis:
-    """Return the cosines between the server's class prototypes, as in FedTSP's Fig. 1.
+    """Return the cosines between the server's class prototypes [C, d], as in FedTSP's Fig. 1.
 
-    Args:
-        vectors: prototypes [C, d].
-        present: mask of the classes that have a prototype [C]; cosines of other classes are 0.
-            None: all classes have one.
-
-    Returns:
-        The matrix `prototype_similarity`; empty if no class has a prototype.
+    Cosines are 0 for classes that are not `present` [C]; without any present class, there is no
+    matrix `prototype_similarity`.
     """
     if present is not None:
         if not bool(present.any()):
@@ -53,8 +45,7 @@ def kl_divergence(
     Args:
         logits: logits of the student [B, C].
         teacher: logits of the teacher [B, C].
-        over: "images" divides the sum by B; "entries" by B * C, so that the result is C times
-            smaller.
+        over: "images" divides the sum by B; "entries" by B * C.
         temperature: T; the result is not multiplied by T².
     """
     log_p, log_q = (F.log_softmax(x.float() / temperature, dim=1) for x in (teacher, logits))

@@ -7,11 +7,8 @@ to the last digit of a float32.
     p_k                                        -> client_weights
     sum_k p_k w_k of named tensors             -> weighted_mean
     sum_k w_k v_k of vectors                   -> weighted_sum
-    sum_k n_{k,c} v_{k,c} / n_c for each class -> by_class, class_average; aggregate: both
-    mean of the rows of each class             -> row_means
+    sum_k n_{k,c} v_{k,c} / n_c for each class -> by_class, class_average
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -23,8 +20,6 @@ from fedray import core
 
 Weights: TypeAlias = Literal["samples", "uniform"]
 ClassWeights: TypeAlias = Literal["weighted", "uniform"]
-
-
 SAMPLES = core.sent("statistics", "how many images the client has", number=int)
 """n_k, the client's number of training images."""
 
@@ -39,12 +34,7 @@ def client_weights(uploads: core.Uplinks, how: Weights) -> dict[int, float]:
 def weighted_mean(
     weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
-    """Return w = sum_k p_k w_k for every tensor; integer counters take the maximum.
-
-    Args:
-        weights: p_k by client.
-        tensors: w_k by client and name.
-    """
+    """Return w = sum_k p_k w_k, from p_k and w_k by client; integer counters take the maximum."""
     field = core.sent("weights")
 
     def terms(clients: Sequence[int]) -> core.StateTree:
@@ -66,43 +56,18 @@ def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
     return (column * vectors.masked_fill(column == 0, 0)).sum(0)
 
 
-# --- means per class -----------------------------------------------------------------------------
-
-
-def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[Tensor, Tensor]:
-    """Return the mean of the clients' vectors of each class, for methods with single uploads.
-
-    Args:
-        uploads: uploads with `classes`, `vectors` and `counts`, by client.
-        classes: C.
-        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class.
-
-    Returns:
-        Means [C, d], zero where no client holds the class, and the mask of the classes that at
-        least one client holds [C].
-    """
-    total = core.total_of(
-        uploads, lambda of: core.stack_trees([class_sums(one, classes, how) for one in of])
-    )
-    return class_average(total.sums)
-
-
 def by_class(method: Any, upload: Any) -> core.Tensors:
-    """Return the terms of the mean of each class, weighed as the method's `proto_agg` says.
-
-    This is Eq. (6) of FedProto and FedTSP, with `class_average`.
-    """
-    return class_sums(upload, method.setting.num_classes, method.proto_agg)
-
-
-def class_sums(upload: Any, classes: int, how: ClassWeights) -> core.Tensors:
     """Return the terms that a client adds to the mean of each class, in double precision.
+
+    This is Eq. (6) of FedProto and FedTSP, with `class_average`. The method's `proto_agg` is
+    "weighted", by n_{k,c}/n_c, or "uniform", over the clients that hold the class.
 
     Returns:
         Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].
     """
-    held, count = upload.classes, len(upload.classes)
-    weight = torch.ones(count).double() if how == "uniform" else upload.counts.double()
+    held, classes = upload.classes, method.setting.num_classes
+    counts = torch.ones(len(held)) if method.proto_agg == "uniform" else upload.counts
+    weight = counts.double()
     vectors = torch.zeros(classes, upload.vectors.shape[1], dtype=torch.float64)
     vectors[held] = upload.vectors.double() * weight.unsqueeze(1)
     weights, holders = torch.zeros(2, classes, dtype=torch.float64)
@@ -111,6 +76,9 @@ def class_sums(upload: Any, classes: int, how: ClassWeights) -> core.Tensors:
 
 
 def class_average(sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return means [C, d] and mask [C] of `aggregate` from the clients' summed `class_sums`."""
+    """Return the means [C, d] from the clients' summed terms, and the mask of classes with one [C].
+
+    A mean is zero where no client holds the class.
+    """
     means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
     return means.float(), sums["holders"] > 0

@@ -21,7 +21,7 @@ from ray.util import register_serializer
 from torch import Tensor
 
 from fedray.config import received_experiment
-from fedray.core import ClientState, Downlinks, Sums, Total
+from fedray.core import ClientState, Downlinks, Payload, Sums, Total
 from fedray.errors import UserError
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
@@ -166,16 +166,15 @@ class RayExecutor:
             down: the downloads.
             senders: the clients of a group whose states and downloads are sent.
         """
-        downloads, positions = _put_once(down)
         places = self.states.places()  # now, while no worker writes a file
+        sent = {id(one): _put_if_large(one) for one in {id(p): p for p in down.values()}.values()}
         of = self._experiment, self._assembly.identity, round_
+        place = str(self.states.folder), self.states.number
         shares = list[tuple[int, Share]]()
         for number, share in enumerate(blocks):
-            sent = [client for group in chain(*share) for client in group[senders]]
-            members = [(client, places.get(client), positions[client]) for client in sent]
-            used = {position: downloads[position] for _, _, position in members if position >= 0}
-            place = str(self.states.folder), self.states.number
-            shares += [(number, Share(*of, share, members, used, *place))] if members else []
+            clients = [client for group in chain(*share) for client in group[senders]]
+            members = [(client, places.get(client), sent[id(down[client])]) for client in clients]
+            shares += [(number, Share(*of, share, members, *place))] if members else []
         return shares
 
     def _seconds(self, round_: int, clients: Iterable[int]) -> dict[int, float]:
@@ -200,21 +199,10 @@ class RayExecutor:
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
-def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
-    """Return the distinct downloads, large ones as references, and each client's position."""
-    index: dict[int, int] = {}
-    distinct: list[Any] = []
-    positions = {}
-    for client, payload in down.items():
-        if payload is None:
-            positions[client] = -1
-            continue
-        if id(payload) not in index:
-            index[id(payload)] = len(distinct)
-            size = sum(block.nbytes for block in payload.blocks())
-            distinct.append(payload if size <= INLINED else ray.put(payload))
-        positions[client] = index[id(payload)]
-    return distinct, positions
+def _put_if_large(payload: Payload | None) -> Any:
+    """Return a download, or a reference to it in Ray's store if it is large."""
+    size = 0 if payload is None else sum(block.nbytes for block in payload.blocks())
+    return payload if size <= INLINED else ray.put(payload)
 
 
 class Share(NamedTuple):
@@ -226,9 +214,8 @@ class Share(NamedTuple):
         round: the round.
         blocks: the clients, in blocks of groups; see `GroupRunner.run_blocks`.
         members: the id of each client whose state and download are sent, the name of the file with
-            its state, if any, and the position of its download, or -1. For a test, the first
+            its state, if any, and its download, or a reference to it. For a test, the first
             client of each group, whose model the group shares; otherwise all clients.
-        downloads: the distinct downloads of these clients by position; large ones are references.
         folder: the folder of the states, also of the next ones.
         number: the number of the commit that will contain the next states.
     """
@@ -237,22 +224,20 @@ class Share(NamedTuple):
     identity: str
     round: int
     blocks: Sequence[Groups]
-    members: Sequence[tuple[int, str | None, int]]
-    downloads: Mapping[int, Any]
+    members: Sequence[tuple[int, str | None, Any]]
     folder: str
     number: int
 
     def inputs(self) -> Iterator[Member]:
-        """Yield each client with its state and its download."""
-        downloads = {
-            position: ray.get(down) if isinstance(down, ray.ObjectRef) else down
-            for position, down in self.downloads.items()
-        }
+        """Yield each client with its state and its download; what clients share is read once."""
+        references = {down for _, _, down in self.members if isinstance(down, ray.ObjectRef)}
+        downloads = {reference: ray.get(reference) for reference in references}
         names = {name for _, name, _ in self.members if name is not None}
         files = {name: StateFile(Path(self.folder) / name) for name in names}
-        for client, name, position in self.members:
+        for client, name, down in self.members:
             state = None if name is None else ClientState(**files[name].read(client))
-            yield Member(client, state, downloads.get(position))
+            is_large = isinstance(down, ray.ObjectRef)
+            yield Member(client, state, downloads[down] if is_large else down)
 
     def write(self, trees: Mapping[int, StateTree]) -> Written:
         """Write the next states of clients."""

@@ -83,28 +83,20 @@ def groups_of_step(
     """Return the clients of a step in groups that are run together.
 
     A group is a stack, or clients whose small uploads are checked and summed together: then it is a
-    subtree of the additions (`core.sums`). Other clients are alone.
+    subtree of the additions (`core.sums`). Other clients are alone. An upload is taken to be as
+    large as a download; copying a large one costs more than it saves. A state is taken to be as
+    large as a model.
     """
-    size = group_size(assembly, name, down, at_once=at_once)
-    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
-
-
-def group_size(assembly: Assembly, name: str, down: Downlinks, *, at_once: bool) -> int:
-    """Return the largest number of clients in a group of a step.
-
-    An upload is taken to be as large as a download; copying a large one costs more than it saves. A
-    state is taken to be as large as a model.
-    """
-    if is_stacked(assembly, name):
-        return assembly.experiment.stacked
+    size, is_gpu = 1, assembly.experiment.gpus > 0
     sent = next((payload for payload in down.values() if payload is not None), None)
-    is_gpu = assembly.experiment.gpus > 0
-    if not at_once or (sent is None and not is_gpu):
-        return 1
-    numbers = 0 if sent is None else sum(block.numel() for block in sent.blocks())
-    most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
-    size = most // max(1, numbers)
-    return max(1, min(size, held // assembly.model_numbers)) if size > 1 else 1
+    if is_stacked(assembly, name):
+        size = assembly.experiment.stacked
+    elif at_once and (sent is not None or is_gpu):
+        numbers = 0 if sent is None else sum(block.numel() for block in sent.blocks())
+        most, held = (ON_DEVICE, ON_DEVICE) if is_gpu else (SUMMED_TOGETHER, HELD_TOGETHER)
+        size = most // max(1, numbers)
+        size = min(size, held // assembly.model_numbers) if size > 1 else 1
+    return [*subtrees(sorted(down), size)] if size > 1 else [(client,) for client in down]
 
 
 def groups_of_test(

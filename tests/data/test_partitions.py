@@ -261,6 +261,24 @@ def test_every_class_has_a_holder_even_with_few_clients():
     assert (counts.sum(1) == 400).all()  # just enough: every class has one holder
 
 
+@pytest.mark.parametrize("per_client", [2, 3])
+@pytest.mark.parametrize(("clients", "images"), [(10, 6000), (7, 6003)])
+def test_equal_sizes_have_so_many_classes_and_equally_many_images(per_client, clients, images):
+    """FedGLCL, appendix C.1."""
+    labels, drawn = balanced(images), set()
+    for seed in range(30):
+        params = {"classes_per_client": per_client, "equal_sizes": True}
+        parts = split("classes", labels, clients, seed, **params)
+        counts = histogram(parts, labels)
+        assert ((counts > 0).sum(1) == per_client).all()
+        assert np.ptp(counts.sum(1)) == 0
+        assert (counts.sum(0) > 0).all()
+        assert len(np.unique(np.concatenate(parts))) == counts.sum()
+        assert counts.sum() == images if clients == 10 else counts.sum() > 0.6 * images
+        drawn.add(tuple(np.flatnonzero(counts[0])))
+    assert len(drawn) > 15  # the classes are drawn
+
+
 def test_the_other_classes_are_drawn_evenly():
     """Client 0 holds class 0 and one of the nine others, each with probability 1/9."""
     labels = balanced(400)

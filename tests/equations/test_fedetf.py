@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from reference import ReferenceClient
 from tensors import CPU
 
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.fedavg import ExtraParameters
 from fedray.algorithms.averaging.fedetf import corner_products, simplex_etf
 from fedray.core import ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels

@@ -7,7 +7,7 @@ import torch
 from answers import run_tests
 from tensors import same
 
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.fedavg import ExtraParameters
 from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, text_contrast
 from fedray.config import component

@@ -7,9 +7,9 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from reference import mean_by_class
 from tensors import CPU
 
-from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing
 from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
 from fedray.models import ClassifierOutput
@@ -24,11 +24,6 @@ def prototypes(*present: bool) -> FedProto.down:
     return FedProto.down(torch.tensor([[0.0, 0.0], [3.0, 2.0]]), torch.tensor(present))
 
 
-def class_means(uplinks, classes, how):
-    """Return the means and the mask that the server computes, Eq. (6)."""
-    return aggregate(uplinks, classes, how)
-
-
 def test_eq6_weighs_by_samples_of_the_class():
     uplinks = {
         0: PrototypeSharing.up(
@@ -36,10 +31,10 @@ def test_eq6_weighs_by_samples_of_the_class():
         ),
         1: PrototypeSharing.up(torch.tensor([0]), torch.tensor([[0.0, 8]]), torch.tensor([1])),
     }
-    found, present = class_means(uplinks, 3, "weighted")
+    found, present = mean_by_class(uplinks, 3, "weighted")
     assert found.tolist() == [[0.75, 2.0], [4.0, 4.0], [0.0, 0.0]]
     assert present.tolist() == [True, True, False]
-    assert class_means(uplinks, 3, "uniform")[0][0].tolist() == [0.5, 4.0]
+    assert mean_by_class(uplinks, 3, "uniform")[0][0].tolist() == [0.5, 4.0]
 
 
 def test_eq7_by_hand():

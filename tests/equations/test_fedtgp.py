@@ -8,9 +8,9 @@ from math import exp, log, sqrt
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import mean_by_class
 from tensors import CPU, gaussian
 
-from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.prototypes.fedtgp import (
     FedTGP,
@@ -70,7 +70,7 @@ def test_eq9_is_the_largest_distance_to_the_nearest_other_mean():
 
 
 def test_eq9_averages_the_clients_prototypes_without_weights():
-    means, _ = aggregate(UPLINKS, C, "uniform")
+    means, _ = mean_by_class(UPLINKS, C, "uniform")
     both = (UPLINKS[0].vectors[0] + UPLINKS[1].vectors[0]) / 2
     torch.testing.assert_close(means[0], both)
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from reference import mean_by_class
 from tensors import CPU, gaussian
 
-from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
@@ -130,18 +130,13 @@ def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
         torch.testing.assert_close(found["vectors"][row], of_class.mean(0), atol=1e-5, rtol=1e-5)
 
 
-def class_means(uplinks, classes, how):
-    """Return the means and the mask that the server computes, Eq. (6)."""
-    return aggregate(uplinks, classes, how)
-
-
 @pytest.mark.parametrize(("how", "expected"), [("weighted", (0.75, 0.25)), ("uniform", (0.5, 0.5))])
 def test_eq6_worked_example(how, expected):
     uplinks = {
         client: PrototypeSharing.up(torch.tensor([1]), row.unsqueeze(0), torch.tensor([count]))
         for client, row, count in [(0, torch.eye(2)[0], 30), (7, torch.eye(2)[1], 10)]
     }
-    found, present = class_means(uplinks, 3, how)
+    found, present = mean_by_class(uplinks, 3, how)
     torch.testing.assert_close(found, torch.tensor([(0.0, 0.0), expected, (0.0, 0.0)]))
     assert present.tolist() == [False, True, False]
 
@@ -229,7 +224,8 @@ def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text,
     tower = TextTower(bert(tiny_bert), [[text.format(word)] for word in words], CPU)
     server = Server(1, setting, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
     method = FedTSP(FedTSP.HParams(**keys), setting)
-    assert (method.length(server), method.steps) == expected
+    prompts = method.init_server(server).get("prompts", torch.zeros(classes, 0))
+    assert (prompts.shape[1], method.steps) == expected
 
 
 def test_server_epochs_are_steps_in_a_row(server):
@@ -249,7 +245,7 @@ def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     method = fedtsp(learn_tau=True, tau=0.5, prompt_lr=0.1)
     before = method.init_server(server)
     after = {**before, **method.server_update(before, UPLINKS, server)}
-    image, present = class_means(UPLINKS, C, "weighted")
+    image, present = mean_by_class(UPLINKS, C, "weighted")
     scale = before["log_scale"].clone().requires_grad_()
     loss = server_loss(before["vectors"][present], image[present], scale, "t2i")
     (gradient,) = torch.autograd.grad(loss, scale)

@@ -378,6 +378,8 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
         yield f"a client has {min(map(len, whole))} images, fewer than min_samples"
     if p.name == "classes" and max(classes) > p.params.classes_per_client:
         yield f"a client has {max(classes)} classes"
+    if p.name == "classes" and p.params.equal_sizes and e.data.shots is None and np.ptp(sizes):
+        yield f"sizes are {sizes.tolist()}"
     if p.name == "iid" and max(map(len, whole)) - min(map(len, whole)) > len(set(labels.tolist())):
         yield f"iid sizes are {[*map(len, whole)]}"
 

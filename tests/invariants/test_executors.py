@@ -76,11 +76,12 @@ LARGE = (
 
 @pytest.mark.ray
 def test_a_worker_writes_the_states_of_its_clients_as_one_file(small, pool, tmp_path, monkeypatch):
+    whole = small.undisturbed(*LARGE)
     added, moved, add, put = Counter[int](), Counter[int](), StateStore.add, StateStore.put
     monkeypatch.setattr(StateStore, "add", lambda s, w: (added.update(w.keys), add(s, w))[1])
     monkeypatch.setattr(StateStore, "put", lambda s, new: (moved.update([*new]), put(s, new))[1])
     on_workers(small.experiment(*LARGE), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*LARGE))
+    assert_same(tmp_path, whole)
     drawn = [r["participants"] for r in numbers(tmp_path)["rounds"]]
     assert added - moved == Counter(c for of in drawn for c in of)
 

@@ -177,7 +177,7 @@ def test_an_experiment_that_stacks_has_another_identity(small):
     ("words", "reason"),
     [
         (("algorithm=scaffold",), "it has its own training loop"),
-        (("algorithm=fedpac",), "it has its own client step"),
+        (("algorithm=feddistill",), "it has its own training loop"),
         (("algorithm=fedotp", "model.clip=small", "data.image_size=32"), "has not been compared"),
         (("algorithm=fedavg", "precision=bfloat16"), "precision"),
         (

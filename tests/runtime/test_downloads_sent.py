@@ -65,7 +65,6 @@ def test_own_downloads_are_sent_once(send, task):
 def test_clients_of_a_call_share_an_object(send):
     everyone = vectors()
     shares = send("step", dict.fromkeys(range(CLIENTS), everyone))
-    assert {len(share.downloads) for share in shares} == {1}
     for share in shares:
         assert len({id(down) for _, _, down in share.inputs()}) == 1
 
@@ -73,7 +72,6 @@ def test_clients_of_a_call_share_an_object(send):
 def test_clients_without_a_download_get_none(send):
     down = {client: vectors() if client % 3 == 0 else None for client in range(CLIENTS)}
     shares = send("step", down)
-    assert sum(len(share.downloads) for share in shares) == CLIENTS // 3
     given = received(shares)
     assert [client for client, payload in given.items() if payload is not None] == [
         client for client in given if client % 3 == 0

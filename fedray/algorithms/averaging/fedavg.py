@@ -21,6 +21,7 @@ positive.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedray import core
@@ -137,6 +138,63 @@ class FedAvg(core.LocalTraining):
             return None
         sizes = [context.client.train.index.size for context in contexts]
         return [*map(self.up, trained, sizes)]
+
+
+class ExtraParameters(FedAvg):
+    """FedAvg that trains and averages extra parameters together with the model's.
+
+    The loss reads the extra parameters from `local.extra`.
+    """
+
+    one_model = True
+    dense = False
+    down = {"extra": core.sent("weights")}
+    up = {"extra": core.sent("weights", combine="mean")}
+
+    extra: ClassVar[Mapping[str, Any]] = {}
+    """The initial values, numbers or tensors, by name; what numbers became is reported."""
+
+    def extra_parameters(self) -> Mapping[str, Tensor]:
+        """Return the initial values by name; no model may have a parameter of the same name."""
+        return {n: torch.as_tensor(v, dtype=torch.float32) for n, v in self.extra.items()}
+
+    def init_server(self, server: core.Server) -> core.ServerState:
+        return {**super().init_server(server), "extra": self.extra_parameters()}
+
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+        return core.with_extra(super().begin(client, state, down), down.extra)
+
+    def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
+        upload, state = super().finish(local, trained)
+        for name in self.extra:
+            if trained.tensors[name].ndim == 0:
+                local.client.reports[name] = float(trained.tensors[name])
+        return {**upload, "extra": select(trained.tensors, local.extra)}, state
+
+
+class OwnModel(FedAvg):
+    """FedAvg where a round begins with the mean, but tests use a client's own trained model."""
+
+    dense = False
+
+    def personal(self, model: core.Classifier) -> Collection[str]:
+        """Return all names: a client keeps its trained shared tensors, too."""
+        return tensor_names(model)
+
+    def init_client(self, client: core.Client) -> core.ClientState:
+        """Return the initial tensors that are not shared; a client has others once it trained."""
+        names = super().personal(client.skeleton.model)
+        return core.ClientState(select(client.initial(), names) if names else {})
+
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+        """Load the client's own model; before it has one, the mean."""
+        model = client.load({**down.model, **state.model})
+        return core.LocalContext(client, model, state, down)
+
+    def train(self, local: core.LocalContext) -> core.Trained:
+        """Train from the mean."""
+        local.client.load({**local.client.save(local.model), **local.down.model})
+        return super().train(local)
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:

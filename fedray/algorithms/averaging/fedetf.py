@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.fedavg import ExtraParameters
 from fedray.core import Batch, ClassifierOutput, LocalContext
 from fedray.models import head_tensors
 

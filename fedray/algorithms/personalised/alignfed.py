@@ -27,7 +27,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix, similarity_analysis
 from fedray.algorithms.personalised.shared_head import HeadAveraging
-from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
+from fedray.core import Batch, ClassifierOutput, Downlinks, LocalContext, Server, ServerState
 from fedray.evaluation.protocols import Analysis
 from fedray.models import drawn_linear
 
@@ -73,9 +73,7 @@ class AlignFed(HeadAveraging):
         targets = spread_targets(initial, self.target_steps, self.target_temperature)
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.lambda_start, self.lambda_end, done)
         return super().downlink({**state, "weight": weight}, clients, server)
@@ -125,14 +123,10 @@ def schedule(start: float, end: float, done: float) -> float:
 
 
 def alignment_loss(logits: Tensor, labels: Tensor, over: Literal["class", "batch"]) -> Tensor:
-    """Return L_align: a cross-entropy of features against targets.
+    """Return L_align: a cross-entropy of scaled cosines [B, C] of features and targets.
 
-    Args:
-        logits: scaled cosines [B, C].
-        labels: class labels [B].
-        over: "class" takes each sample's softmax over the targets; "batch" takes each target's
-            softmax over the samples and averages over its own samples, with zero for absent
-            classes.
+    "class" takes each sample's softmax over the targets; "batch" takes each target's softmax over
+    the samples and averages over its own samples, with zero for absent classes.
     """
     if over == "class":
         return F.cross_entropy(logits, labels)

@@ -31,9 +31,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
+from fedray.algorithms.averaging.fedavg import OwnModel
 from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
-from fedray.algorithms.personalised.own_model import OwnModel
 from fedray.core import LocalContext, Server, ServerState, Total
 from fedray.models import buffer_names
 

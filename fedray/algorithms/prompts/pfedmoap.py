@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.personalised.own_model import OwnModel
+from fedray.algorithms.averaging.fedavg import OwnModel
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight
 from fedray.errors import UserError

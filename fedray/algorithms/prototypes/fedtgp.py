@@ -24,6 +24,7 @@ Deviations:
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import aggregate
+from fedray.algorithms.mean import class_average
 from fedray.algorithms.prototypes.class_prototypes import (
     GLOBAL_PROTOTYPES,
     ClassAveraging,
@@ -49,6 +50,7 @@ class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
     down = GLOBAL_PROTOTYPES
+    proto_agg = "uniform"
 
     lambda_: core.LossWeight = 1.0
     """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
@@ -68,7 +70,8 @@ class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Train the generator on the uploaded prototypes, and generate all C prototypes."""
-        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
+        total = core.total_of(uplinks, partial(core.combined_rows, self))
+        means, present = class_average(total["vectors"])
         margin = adaptive_margin(means[present], self.margin_threshold)
 
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -28,7 +28,7 @@ Deviations:
       below the trained part stay frozen and are computed once.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,8 +36,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.losses import cosine_matrix
 from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
 from fedray.language.trainable import TowerShape, class_embeddings
@@ -51,12 +50,8 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:
     """Return the batch mean of -log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), Eq. (7).
 
-    Args:
-        delta: cosines [B, C].
-        labels: y [B].
-        tau: temperature.
-        denominator: "all" sums over every class; "negatives" over j != y, so that the result may be
-            negative.
+    `delta` are cosines [B, C]. The denominator "all" sums over every class; "negatives" over
+    j != y, so that the result may be negative.
     """
     logits = delta / tau
     if denominator == "all":
@@ -78,11 +73,9 @@ class FedGLCL(FedAvg):
     tau: core.Temperature = 0.07
     """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
     denominator: Denominator = "all"
-    """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
-    printed)."""
+    """Classes in the denominator of Eq. (7): all (official code), or negatives alone (printed)."""
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights and T."""
         text = server.tower.frozen_prototypes(of_unit_length=True)
         server.check_width(text)
         return {**super().init_server(server), "text": text}
@@ -95,10 +88,9 @@ class FedGLCL(FedAvg):
         """Return the cosines with all text embeddings as logits, Eq. (6)."""
         return cosine_matrix(output.features, self.text(local))
 
-    def text(self, local: LocalContext) -> Tensor:
+    def text(self, local: LocalContext) -> Any:
         """Return the client's current T [C, V]."""
-        vectors: Tensor = local.state.memory["text"]
-        return vectors
+        return local.state.memory["text"]
 
 
 @core.method("fedglcl_l", "FedGLCL-L", FedGLCL.paper)

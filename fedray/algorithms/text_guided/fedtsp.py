@@ -39,38 +39,29 @@ from fedray.algorithms.prototypes.class_prototypes import PrototypeSharing, loca
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Tree
 from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Total
-from fedray.evaluation.protocols import Analysis
+from fedray.evaluation.protocols import Analysis, Metric
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
-from fedray.storage.metric import Metric
 
-FEW = 10
-"""The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
+FEW = 10  # the most classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
-    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
-
-    Features f_i(x) are [B, d], labels [B], text prototypes [C, d], including absent classes.
-    """
+    """Return R, the cross-entropy of cosines with the texts of all C classes over τ, Eq. (8)."""
     return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
 
 
 def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float = 1) -> Tensor:
-    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
-
-    This is the loss of FedTSP+L2 (supplementary F), which has no τ.
-    """
+    """Return FedTSP+L2's mean squared distance of unit features and texts (supplementary F)."""
     normal = F.normalize(features.float(), dim=1, eps=1e-8)
     return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
 
 
 def server_loss(text: Tensor, image: Tensor, log_scale: Tensor, direction: str) -> Tensor:
-    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
+    """Return L_S, the contrastive loss of the present classes' texts and images [c, d], Eq. (7).
 
-    Both are those of the present classes [c, d]; `log_scale` is ln(1/τ). The direction "t2i" has
-    one row per text and a denominator over images (paper), "i2t" one row per image and a
-    denominator over texts (official code).
+    `log_scale` is ln(1/τ). "t2i" has one row per text and a denominator over images (paper), "i2t"
+    one row per image and a denominator over texts (official code).
     """
     logits = cosine_matrix(text, image) * log_scale.exp()
     diagonal = torch.arange(len(text), device=text.device)
@@ -86,7 +77,6 @@ class FedTSP(PrototypeSharing):
         "vectors": core.sent("prototypes", "texts trained towards the clients' class means", "C d"),
         "tau": core.sent("statistics", number=float),
     }
-    """Text prototypes [C, d], not normalised, and the temperature."""
 
     lambda_: core.LossWeight = 7.0
     """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
@@ -124,44 +114,35 @@ class FedTSP(PrototypeSharing):
 
     def switched_off(self) -> Mapping[str, str]:
         off = ["server_epochs", "past_text"] if self.prompt_length == 0 else []
-        if off or self.server_epochs == 0:
-            off += ["prompt_lr", "server_dir", "learn_tau", "init_order"]
+        is_off = self.prompt_length == 0 or self.server_epochs == 0
+        off += ["prompt_lr", "server_dir", "learn_tau", "init_order"] * is_off
         return dict.fromkeys(off, "no prompts are trained")
 
     @property
     def steps(self) -> int:
         """E_s; 0 without prompts."""
-        chosen = 1 if self.setting.num_classes <= FEW else 20
-        chosen = chosen if self.server_epochs is None else self.server_epochs
-        return 0 if self.prompt_length == 0 else chosen
-
-    def length(self, server: Server) -> int:
-        """Return m."""
-        if self.prompt_length is not None:
-            return self.prompt_length
-        is_few = self.setting.num_classes <= FEW
-        return 10 if not is_few and (self.past_text or server.tower.shortest_text >= 10) else 1
+        papers = 1 if self.setting.num_classes <= FEW else 20
+        steps = papers if self.server_epochs is None else self.server_epochs
+        return 0 if self.prompt_length == 0 else steps
 
     def texts(self, prompts: Tensor, server: Server, present: Tensor) -> Tensor:
-        """Return text prototypes [c, d] of present classes, with prompts [C, m, d'], Eq. (4)."""
+        """Return unnormalised text prototypes [c, d] under prompts [C, m, d'], Eq. (4)."""
         classes = None if present.all() else present.nonzero().squeeze(1)
         return server.tower.prototypes(prompts.to(server.device), self.past_text, classes)
 
-    @torch.no_grad()
     def init_server(self, server: Server) -> ServerState:
         """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes."""
-        m, absent = self.length(server), torch.zeros(self.setting.num_classes, dtype=torch.bool)
-        state = {**super().init_server(server), "log_scale": -torch.tensor(self.tau).log()}
+        tower, classes, m = server.tower, self.setting.num_classes, self.prompt_length
+        if m is None:
+            m = 10 if classes > FEW and (self.past_text or tower.shortest_text >= 10) else 1
+        state, absent = {"log_scale": -torch.tensor(self.tau).log()}, torch.zeros(classes).bool()
         if m > 0:
-            width, random = server.tower.token_width, server.streams.torch("prompts")
-            state["prompts"] = initial_prompts(len(absent), m, width, random)
-            text = self.texts(state["prompts"], server, ~absent)
-        else:
-            text = server.tower.frozen_prototypes()
+            random = server.streams.torch("prompts")
+            state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
+        text = self.texts(state["prompts"], server, ~absent) if m else tower.frozen_prototypes()
         server.check_width(text)
         state |= dict.fromkeys(("vectors", "first", "sent"), text.cpu())
-        image, loss = torch.zeros_like(text, device="cpu"), torch.zeros(())
-        return {**state, "image": image, "present": absent, "loss": loss}
+        return {**super().init_server(server), **state, "present": absent, "loss": torch.zeros(())}
 
     def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
@@ -202,10 +183,8 @@ class FedTSP(PrototypeSharing):
             return server_loss(text, targets, trained.get("log_scale", log_scale), self.server_dir)
 
         initial = {name: state[name] for name in ("prompts", *["log_scale"] * self.learn_tau)}
-        steps, lr = range(self.steps), self.prompt_lr
-        trained, value = train_on_server(server, initial, loss, steps, lr)
-        with torch.no_grad():
-            text = self.texts(trained["prompts"], server, present).cpu()
+        trained, value = train_on_server(server, initial, loss, range(self.steps), self.prompt_lr)
+        text = self.texts(trained["prompts"], server, present).cpu()
         vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
         return {**after, **trained, "loss": value, "vectors": vectors}
 
@@ -217,11 +196,7 @@ class FedTSP(PrototypeSharing):
     )
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Return τ, server loss, retrieval (supplementary I.2), and agreement with the first texts.
-
-        Agreement follows supplementary I.1. The matrices are cosines of the texts, before round 1
-        those of the first texts, too.
-        """
+        """Return τ, the server loss, retrieval (supplementary I.2), agreement (I.1) and cosines."""
         now, first = (cosine_matrix(state[name], state[name]) for name in ("vectors", "first"))
         metrics, present = {"tau": float(torch.exp(-state["log_scale"]))}, state["present"]
         if present.any():

@@ -1,8 +1,8 @@
 """Partitions of images over clients: one module each.
 
-A partition is a pure function of (annotations, clients, parameters, random stream). It assigns each
-image to exactly one client. A few-shot protocol draws the images that each client trains, validates
-and tests on; it may omit images, and assign an image to several clients.
+A partition is a pure function of (annotations, clients, parameters, random stream). It assigns an
+image to at most one client; most partitions leave none out. A few-shot protocol draws the images
+that each client trains, validates and tests on; it may assign an image to several clients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Annotations(NamedTuple):
 
 
 class Partition(Configurable, ABC):
-    """Assigns every image to one client; a subclass defines `name`, `paper` and `split`.
+    """Assigns images to one client each; a subclass defines `name`, `paper` and `split`.
 
     Built from its typed parameters (`Params`), the keys `data.partition.*`.
     """
@@ -55,7 +55,7 @@ class Partition(Configurable, ABC):
             rng: the only source of randomness.
 
         Returns:
-            N sorted int64 arrays, a partition of 0..n-1.
+            N disjoint sorted int64 arrays of positions, 0 to n - 1; most partitions use all.
 
         Raises:
             UserError: if n images do not suffice for N clients.
@@ -126,9 +126,10 @@ def more_per_client(partition: AnyPartition) -> str:
 
 
 def collect(owner: Indices, clients: int) -> list[Indices]:
-    """Turn each image's owner [n] into N sorted arrays of image indices."""
+    """Turn each image's owner [n], or -1, into N sorted arrays of image indices."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
-    sizes = np.bincount(owner, minlength=clients)
+    sizes = np.bincount(owner[owner >= 0], minlength=clients)
+    order = order[len(order) - sizes.sum() :]
     return np.split(order, np.cumsum(sizes)[:-1])
 
 

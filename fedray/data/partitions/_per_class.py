@@ -79,13 +79,13 @@ def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -
 
     Args:
         classes: int64 [n], each image's class, 0..C-1.
-        counts: int64 [N, C]; columns sum to the classes' totals.
+        counts: int64 [N, C]; columns sum to at most the classes' totals.
         rng: random stream.
     """
     clients = len(counts)
-    owner = np.empty(len(classes), np.int64)
+    owner = np.full(len(classes), -1)
     for c in range(counts.shape[1]):
-        members = rng.permutation(np.flatnonzero(classes == c))
+        members = rng.permutation(np.flatnonzero(classes == c))[: counts[:, c].sum()]
         owner[members] = np.repeat(np.arange(clients), counts[:, c])
     return collect(owner, clients)
 

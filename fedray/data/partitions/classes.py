@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from fedray.config import Frozen
 from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import assign_images, class_totals
 from fedray.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 class ClassesParams(Frozen):
@@ -17,6 +21,9 @@ class ClassesParams(Frozen):
 
     classes_per_client: int = Field(2, ge=1, le=10**6)
     """k: the number of classes that every client holds."""
+    equal_sizes: StrictBool = False
+    """Whether all clients hold equally many images, and all classes are drawn at random, with as
+    equal numbers of holders as possible. FedGLCL, appendix C.1: true."""
 
 
 @partitions.add
@@ -30,6 +37,8 @@ class ClassesPerClient(Partition):
 
     The code may leave a class without a holder (N < C), and lose its images. Here such classes are
     first assigned at random to clients that hold fewer than k; this needs N k >= C.
+
+    With `equal_sizes`, clients with more images leave some of their largest classes unused.
     """
 
     name = "classes"
@@ -42,20 +51,28 @@ class ClassesPerClient(Partition):
     ) -> list[Indices]:
         labels = annotations.labels
         classes, totals = class_totals(labels)
-        holds = _holders(len(totals), clients, self.params.classes_per_client, rng)
+        draw = _even_holders if self.params.equal_sizes else _holders
+        _check_enough(len(totals), clients, self.params.classes_per_client)
+        holds = draw(len(totals), clients, self.params.classes_per_client, rng)
         _check_totals(np.unique(labels), totals, holds.sum(0))
         counts = np.zeros(holds.shape, np.int64)
         for c, total in enumerate(totals):
             holders = np.flatnonzero(holds[:, c])
             counts[holders, c] = total // len(holders)
             counts[holders[: total % len(holders)], c] += 1
+        if self.params.equal_sizes:
+            _equalise(counts)
+            used, size = int(counts.sum()), int(counts[0].sum())
+            if used < len(labels):
+                _log.warning(
+                    "data.partition: every client has %d images; %d of %d images are not used",
+                    *(size, len(labels) - used, len(labels)),
+                )
         return assign_images(classes, counts, rng)
 
 
-def _holders(
-    classes: int, clients: int, per_client: int, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Draw each client's classes: bool [N, C], with k per row and at least one per column."""
+def _check_enough(classes: int, clients: int, per_client: int) -> None:
+    """Check that clients can hold k classes each, and all classes together."""
     if per_client > classes:
         raise UserError(
             f"data.partition.classes_per_client={per_client}, but the partitioned images have "
@@ -67,6 +84,34 @@ def _holders(
             f"each hold at most {clients * per_client} of the {classes} classes, but every image "
             "needs a holder; raise data.clients or data.partition.classes_per_client"
         )
+
+
+def _even_holders(
+    classes: int, clients: int, per_client: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw each client's classes: bool [N, C], with k per row; columns differ by at most one."""
+    left = np.full(classes, clients * per_client // classes)
+    left[rng.permutation(classes)[: clients * per_client % classes]] += 1
+    holds = np.zeros((clients, classes), np.bool_)
+    for row in rng.permutation(clients):  # the classes with most places left, so that none remains
+        drawn = np.lexsort((rng.random(classes), -left))[:per_client]
+        holds[row, drawn] = True
+        left[drawn] -= 1
+    return holds
+
+
+def _equalise(counts: Indices) -> None:
+    """Reduce the largest entries of rows, in place, until all rows have the smallest sum."""
+    sizes = counts.sum(1)
+    for row, excess in zip(counts, sizes - sizes.min(), strict=True):
+        for _ in range(excess):
+            row[row.argmax()] -= 1
+
+
+def _holders(
+    classes: int, clients: int, per_client: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw each client's classes: bool [N, C], with k per row and at least one per column."""
     holds = np.zeros((clients, classes), np.bool_)
     everyone = np.arange(clients)
     holds[everyone, everyone % classes] = True
