@@ -21,10 +21,12 @@ class Payloads(NamedTuple):
 
 def privacy_page() -> str:
     """Return the page; methods with equal payloads and modes share a section."""
-    sections: dict[Payloads, list[str]] = {}
+    sections: dict[tuple[object, ...], tuple[Payloads, list[str]]] = {}
     for method in algorithms.entries():
         payloads = Payloads(method.uploads, method.downloads, _modes(method))
-        sections.setdefault(payloads, []).append(f"{method.title} (`{method.name}`)")
+        places = [fields.place for fields in (*payloads.uploads, *payloads.downloads)]
+        _, methods = sections.setdefault((*places, payloads.modes), (payloads, []))
+        methods.append(f"{method.title} (`{method.name}`)")
     return render(
         "privacy",
         kinds=" and ".join(f"`{kind}`" for kind in EXEMPT_KINDS),
@@ -36,7 +38,7 @@ def privacy_page() -> str:
                 "down": _payloads(payloads.downloads),
                 "modes": payloads.modes,
             }
-            for payloads, methods in sections.items()
+            for payloads, methods in sections.values()
         ],
     )
 
