@@ -9,10 +9,10 @@ Pages about tasks come before reference, and reference before records such as th
 const PLACES = { text: 1, heading: 2, said: 4, title: 4 };
 const LENGTH_COUNTS = 0.2;
 const KINDS = [
-  [/^(own-data|start|sweeps|tables|clusters|mlflow|plugins|reading)$/, 1.1],
+  [/^(own-data|start|sweeps|tables|clusters|mlflow|write-a-method|reading)$/, 1.1],
   [/^(changelog|older-results|results\/|findings|contributing|architecture)/, 0.4],
   [/^(clusters\/|recipes\/(?!from-))/, 0.85],
-  [/^(methods\/f|methods\/.*_|notebooks\/|reference|mistakes|api-|hooks|recipes\/from-)/, 0.7],
+  [/^(methods\/f|methods\/.*_|notebooks\/|reference|mistakes|api-|recipes\/from-)/, 0.7],
 ];
 const MOST = 20;
 const SAYS_NOTHING = new Set(["use", "want", "need", "get", "my", "mean", "fedray"]);
@@ -20,7 +20,6 @@ const SAYS_NOTHING = new Set(["use", "want", "need", "get", "my", "mean", "fedra
 /* What people ask for in words that the page's title does not have. */
 const SAID = {
   api: "python api program script train experiment predict load model jupyter notebook",
-  "api-plugin": "signature class counts which classes attribute server client interface import",
   clip: "clip prompts frozen weights download vit open_clip",
   clusters: "multi several machines ray cluster job submit slurm kubernetes kuberay cloud aws nodes token ssh",
   command: "command line several seeds cli flags options bytes sent sends traffic cost communication completion",
@@ -38,7 +37,8 @@ const SAID = {
   "own-data":
     "own image images photo photos photographs pictures folder dataset data download cifar10 cifar100 office caltech domainnet imagenet parquet descriptions texts domain",
   papers: "paper reproduce table figure printed number original",
-  plugins: "own new write implement algorithm federated method model plugin custom class hyper-parameters",
+  "write-a-method":
+    "own new write implement algorithm federated method model plugin custom class hyper-parameters hook signature import",
   privacy: "differential privacy noise dp epsilon delta accountant clipping attack secure",
   reading: "result results where stored written accuracy each client folder output file csv json curve plot predict checkpoint model weights",
   results: "accuracy compare best which method results",
