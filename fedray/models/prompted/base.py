@@ -1,7 +1,5 @@
 """Base class of models whose parameters are prompts around a frozen CLIP."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
