@@ -8,7 +8,8 @@ from fedray.plugin import FedAvg, LossWeight, method
 class NewMethod(FedAvg):
     """FedAvg with a penalty on confident predictions."""
 
-    tax: LossWeight = 0.1  # a hyper-parameter: the key `algorithm.tax`; 0 gives FedAvg
+    tax: LossWeight = 0.1  # a hyper-parameter: the key `algorithm.tax`
+    """Weight of the negative entropy; 0 gives FedAvg."""
 
     def loss(self, output, batch, local):
         return super().loss(output, batch, local) + self.tax * negative_entropy(output.logits)

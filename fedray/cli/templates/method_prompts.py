@@ -21,4 +21,5 @@ class NewMethod(PromptAveraging):
     """FedAvg of a context, and of its mixture with the plain texts."""
 
     clip_model = MixedClip
-    length: int = 4  # m, a hyper-parameter: the key `algorithm.length`
+    length: int = 4  # a hyper-parameter: the key `algorithm.length`
+    """m, number of vectors of the context."""

@@ -12,11 +12,11 @@ class NewMethod(FedAvg):
 
     requires = Requires(text=True)  # the server then has the texts, `server.tower`
     keep_text = gift(text=sent("text_embeddings", "the classes' names", "C d"))
-    lambda_: LossWeight = 1.0  # a hyper-parameter: the key `algorithm.lambda`; 0 gives FedAvg
+    lambda_: LossWeight = 1.0  # a hyper-parameter: the key `algorithm.lambda`
+    """λ, weight of the guidance; 0 gives FedAvg."""
 
     def init_server(self, server):
         text = server.tower.frozen_prototypes(of_unit_length=True)  # T [C, d]
-        server.check_width(text)  # model.feature_dim must be the encoder's width
         return {**super().init_server(server), "text": text}
 
     def loss(self, output, batch, local):  # Eq. (1): -log softmax_y(cos(f, T_j) / 0.1)
