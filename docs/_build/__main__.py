@@ -11,7 +11,7 @@ from _build.notebooks import notebook_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
 from _build.published import published, published_pages
-from _build.registry import hooks_page, keys_page, listing, reference
+from _build.registry import keys_page, listing, reference
 from _build.results import RESULTS, details, not_run, summary, take, with_part
 from _build.sets import sets_table
 from fedray.command import PATH, Command, run
@@ -56,7 +56,6 @@ def pages(root: Path) -> dict[Path, str]:
     files = {
         "docs/reference.md": reference(),
         "docs/keys.md": keys_page(),
-        "docs/hooks.md": hooks_page(),
         "docs/privacy.md": privacy_page(),
         "docs/papers.md": papers_page(),
         "fedray/listing.json": listing(),
