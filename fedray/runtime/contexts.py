@@ -88,10 +88,6 @@ class Given:
             guard.check()
 
 
-def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
-    return {"model": state.model, "memory": state.memory}
-
-
 def _kept(
     given: Given, after: core.ClientState, apart: Callable[[Tensor], Tensor]
 ) -> core.ClientState | None:
@@ -110,18 +106,18 @@ def _kept(
         return given.before
     if given.before is None and given.is_empty and not (after.model or after.memory):
         return None
-    tree = make_contiguous(_parts(after))
+    tree = make_contiguous(vars(after))
     return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
 
 
 def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
     """Return states on the CPU; what lies on an accelerator is copied at once."""
-    parts = {n: _parts(state) for n, state in enumerate(states) if state is not None}
-    blocks = {n: tensor_blocks(tree) for n, tree in parts.items()}
-    away = {n: of for n, of in blocks.items() if False in [block.is_cpu for block in of]}
+    ours = {id(one): vars(one) for one in states if one is not None}
+    blocks = {key: tensor_blocks(tree) for key, tree in ours.items()}
+    away = {key: of for key, of in blocks.items() if False in [block.is_cpu for block in of]}
     moved = iter(moved_to([block for of in away.values() for block in of], CPU))
-    here = {n: map_blocks(lambda _: next(moved), parts[n]) for n in away}
-    return [core.ClientState(**here[n]) if n in here else one for n, one in enumerate(states)]
+    here = {k: core.ClientState(**map_blocks(lambda _: next(moved), ours[k])) for k in away}
+    return [here.get(id(one), one) for one in states]
 
 
 def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
@@ -169,11 +165,11 @@ class StepContexts:
         if not is_empty:
             if self.device.type != "cpu":
                 blocks = self._arrived.get(id(state)) or moved_to(
-                    tensor_blocks(_parts(read)), self.device
+                    tensor_blocks(vars(read)), self.device
                 )
                 arrived = iter(blocks)
-                read = core.ClientState(**map_blocks(lambda _: next(arrived), _parts(read)))
-            guards = *guards, ReadOnly("the client's state", _parts(read))
+                read = core.ClientState(**map_blocks(lambda _: next(arrived), vars(read)))
+            guards = *guards, ReadOnly("the client's state", vars(read))
         return Given(state, read, placed, guards, is_empty)
 
     @contextmanager
@@ -184,7 +180,7 @@ class StepContexts:
         if self.device.type == "cpu":
             yield shared
             return
-        blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
+        blocks = {id(m.state): tensor_blocks(vars(m.state)) for m in members if m.state}
         new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
         blocks |= {id(down): down.blocks() for down in new}
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
@@ -284,7 +280,7 @@ class StepContexts:
             state = self.assembly.algorithm.init_client(context)
         if not (state.model or state.memory):
             self._empty[context.id] = state
-        return core.ClientState(**map_blocks(aligned, _parts(state)))
+        return core.ClientState(**map_blocks(aligned, vars(state)))
 
     def client(self, client: int, round_: int, together: Together | None = None) -> core.Client:
         """Return the client as a step sees it, without its test images.

@@ -50,8 +50,8 @@ class Sends(LocalTraining):
         return {"drawn": torch.full((self.size,), 2.0)}, kept
 
     def server_update(self, state, uplinks, server):
-        if any(type(each) is not self.up for each in uplinks.values()):
-            raise TypeError("another class of the same name")
+        if any(each.fields.place != self.up.place for each in uplinks.values()):
+            raise TypeError("another payload of the same name")
         return {"sum": sum(each.drawn.sum() for each in uplinks.values())}
 '''
 
