@@ -12,7 +12,6 @@ from pathlib import Path
 
 import fedray.plugin
 from fedray.core import Algorithm, LocalTraining
-from fedray.core.payload import Fields
 
 GOLDEN = Path(__file__).with_name("public_names.txt")
 
