@@ -73,30 +73,19 @@ class Given:
         state: this state, or the first one, on the device.
         down: the download on the device.
         guards: notice a step that writes into them.
+        is_empty: whether the state has no tensor.
     """
 
     before: core.ClientState | None
     state: core.ClientState
     down: core.Payload | None
     guards: Sequence[ReadOnly]
-
-    @property
-    def is_empty(self) -> bool:
-        """Return True if the state has no tensor."""
-        return _is_empty(self.state)
+    is_empty: bool
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
         for guard in self.guards:
             guard.check()
-
-
-def _is_empty(state: core.ClientState) -> bool:
-    return not (state.model or state.memory)
-
-
-def _parts(state: core.ClientState) -> dict[str, core.StateTree]:
-    return {"model": state.model, "memory": state.memory}
 
 
 def _kept(
@@ -115,20 +104,20 @@ def _kept(
     """
     if after is given.state and given.before is not None:
         return given.before
-    if given.before is None and given.is_empty and _is_empty(after):
+    if given.before is None and given.is_empty and not (after.model or after.memory):
         return None
-    tree = make_contiguous(_parts(after))
+    tree = make_contiguous(vars(after))
     return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
 
 
 def on_cpu(states: Sequence[core.ClientState | None]) -> list[core.ClientState | None]:
     """Return states on the CPU; what lies on an accelerator is copied at once."""
-    parts = {n: _parts(state) for n, state in enumerate(states) if state is not None}
-    blocks = {n: tensor_blocks(tree) for n, tree in parts.items()}
-    away = {n: of for n, of in blocks.items() if False in [block.is_cpu for block in of]}
+    ours = {id(one): vars(one) for one in states if one is not None}
+    blocks = {key: tensor_blocks(tree) for key, tree in ours.items()}
+    away = {key: of for key, of in blocks.items() if False in [block.is_cpu for block in of]}
     moved = iter(moved_to([block for of in away.values() for block in of], CPU))
-    here = {n: map_blocks(lambda _: next(moved), parts[n]) for n in away}
-    return [core.ClientState(**here[n]) if n in here else one for n, one in enumerate(states)]
+    here = {k: core.ClientState(**map_blocks(lambda _: next(moved), ours[k])) for k in away}
+    return [here.get(id(one), one) for one in states]
 
 
 def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
@@ -167,17 +156,21 @@ class StepContexts:
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        read = self._first(context) if state is None else state
+        read = state
+        if read is None:
+            known = self._empty
+            read = known[context.id] if context.id in known else self._first(context)
         placed, guards = self._download(down)
-        if not _is_empty(read):
+        is_empty = not (read.model or read.memory)
+        if not is_empty:
             if self.device.type != "cpu":
                 blocks = self._arrived.get(id(state)) or moved_to(
-                    tensor_blocks(_parts(read)), self.device
+                    tensor_blocks(vars(read)), self.device
                 )
                 arrived = iter(blocks)
-                read = core.ClientState(**map_blocks(lambda _: next(arrived), _parts(read)))
-            guards = *guards, ReadOnly("the client's state", _parts(read))
-        return Given(state, read, placed, guards)
+                read = core.ClientState(**map_blocks(lambda _: next(arrived), vars(read)))
+            guards = *guards, ReadOnly("the client's state", vars(read))
+        return Given(state, read, placed, guards, is_empty)
 
     @contextmanager
     def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
@@ -187,7 +180,7 @@ class StepContexts:
         if self.device.type == "cpu":
             yield shared
             return
-        blocks = {id(m.state): tensor_blocks(_parts(m.state)) for m in members if m.state}
+        blocks = {id(m.state): tensor_blocks(vars(m.state)) for m in members if m.state}
         new = [m.down for m in members if m.down is not None and m.down is not self._sent[0]()]
         blocks |= {id(down): down.blocks() for down in new}
         moved = iter(moved_to([block for of in blocks.values() for block in of], self.device))
@@ -283,13 +276,11 @@ class StepContexts:
 
     def _first(self, context: core.Client) -> core.ClientState:
         """Return the state of a client before its first step."""
-        if context.id in self._empty:
-            return self._empty[context.id]
         with counted():  # building the first state is no work of a step
             state = self.assembly.algorithm.init_client(context)
-        if _is_empty(state):
+        if not (state.model or state.memory):
             self._empty[context.id] = state
-        return core.ClientState(**map_blocks(aligned, _parts(state)))
+        return core.ClientState(**map_blocks(aligned, vars(state)))
 
     def client(self, client: int, round_: int, together: Together | None = None) -> core.Client:
         """Return the client as a step sees it, without its test images.

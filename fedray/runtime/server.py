@@ -78,6 +78,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
         while True:
+            liveness.check()  # actors may live a while without the Ray of their node
             ref = server.round_after.remote(last)
             done: Round | None = answer(ref, experiment, "the server", liveness.check)
             if done is None:
@@ -85,7 +86,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             last = done.round
             yield done
     except RunFailed as error:
-        cause = liveness.cause() or error
+        cause = error if isinstance(error, RayDied) else liveness.cause() or error
         if isinstance(cause, RayDied):
             ray.shutdown()  # so that this process can start or join another Ray
         raise RunFailed(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedray.algorithms.personalised.local import Local
+from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import (
     Client,
     ClientState,
@@ -60,7 +61,7 @@ class BrokenTest(Local):
         return super().begin(client, state, down)
 
 
-class BrokenServer(Local):
+class BrokenServer(FedProto):
     """The server's step raises in round 2."""
 
     name = "broken_server"

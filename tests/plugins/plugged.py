@@ -50,8 +50,8 @@ class Sends(LocalTraining):
         return {"drawn": torch.full((self.size,), 2.0)}, kept
 
     def server_update(self, state, uplinks, server):
-        if any(type(each) is not self.up for each in uplinks.values()):
-            raise TypeError("another class of the same name")
+        if any(each.fields.place != self.up.place for each in uplinks.values()):
+            raise TypeError("another payload of the same name")
         return {"sum": sum(each.drawn.sum() for each in uplinks.values())}
 '''
 
@@ -154,7 +154,7 @@ class Count(Measure):
 ENCODER = '''
 import torch
 
-from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
+from fedray.plugin import EncoderChoice, TextEncoder, encoders
 
 
 class Letters(TextEncoder):
@@ -167,11 +167,10 @@ class Letters(TextEncoder):
 
 
 @encoders.add
-class LettersChoice(EncoderChoice[NoParams]):
+class LettersChoice(EncoderChoice):
     """Counts of letters."""
 
     name = "letters"
-    Params = NoParams
     paper = "-"
     cached = False
 

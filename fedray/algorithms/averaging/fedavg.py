@@ -21,6 +21,7 @@ positive.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedray import core
@@ -136,9 +137,12 @@ class ExtraParameters(FedAvg):
     down = {"extra": core.sent("weights")}
     up = {"extra": core.sent("weights", combine="mean")}
 
+    extra: ClassVar[Mapping[str, Any]] = {}
+    """The initial values, numbers or tensors, by name; what numbers became is reported."""
+
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Return the initial values by name; no model may have a parameter of the same name."""
-        raise NotImplementedError
+        return {n: torch.as_tensor(v, dtype=torch.float32) for n, v in self.extra.items()}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), "extra": self.extra_parameters()}
@@ -148,6 +152,9 @@ class ExtraParameters(FedAvg):
 
     def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
         upload, state = super().finish(local, trained)
+        for name in self.extra:
+            if trained.tensors[name].ndim == 0:
+                local.client.reports[name] = float(trained.tensors[name])
         return {**upload, "extra": select(trained.tensors, local.extra)}, state
 
 

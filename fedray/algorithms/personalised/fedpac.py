@@ -151,8 +151,7 @@ def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
     vectors = down.vectors.where(down.present.unsqueeze(1), local)
-    completed = {"vectors": vectors, "present": down.present | held}
-    return core.Payload(down.fields, {**vars(down), **completed})
+    return down.replaced(vectors=vectors, present=down.present | held)
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:
