@@ -28,7 +28,7 @@ from fedray.core.algorithm import (
     algorithms,
     is_tested_together,
     method,
-    taken,
+    payload_of,
     takes_equal_mean,
 )
 from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig, row_means

@@ -218,7 +218,7 @@ class Algorithm:
         for step in self.gifts:
             down = getattr(self, step).down
             if down.keys() <= state.keys():
-                gifts = dict.fromkeys(clients, taken(down, state))
+                gifts = dict.fromkeys(clients, payload_of(down, state))
                 state = exchange.give(state, step, gifts)
         return state
 
@@ -237,7 +237,7 @@ class Algorithm:
 
         Clients that share an object share one transfer.
         """
-        return dict.fromkeys(clients, taken(self.down, state))
+        return dict.fromkeys(clients, payload_of(self.down, state))
 
     @final
     def weight(self, upload: Any) -> float:
@@ -292,7 +292,7 @@ class Algorithm:
         return output.logits
 
 
-def taken(fields: Fields, state: ServerState) -> Payload | None:
+def payload_of(fields: Fields, state: ServerState) -> Payload | None:
     """Return the payload of the state's entries of these names; None without fields."""
     return fields(*[state[name] for name in fields]) if fields else None
 

@@ -148,7 +148,7 @@ class FedTSP(PrototypeSharing):
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
         if self.init_order == "code" or not self.steps:
             return state
-        down = core.taken(self.untrained_prototypes.down, state)
+        down = core.payload_of(self.untrained_prototypes.down, state)
         total = exchange.total("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
         return self.server_step(state, total, exchange.server) if total else state
 
