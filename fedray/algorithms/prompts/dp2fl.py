@@ -289,8 +289,6 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
         """Return PT and PD, Eqs. (4) and (5), and the Pd_k of clients that replied, Eq. (9)."""
-        if not uplinks:
-            return state
         tasks, trained, losses = (
             torch.stack([vars(upload)[name] for upload in uplinks.values()]).double()
             for name in ("task", "data", "losses")
