@@ -45,7 +45,7 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stepped:
     """What a client's step returned; the upload has not passed the gate.
 
@@ -64,7 +64,7 @@ class Stepped:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Given:
     """What a step reads: its client's state and its download, on the device.
 
@@ -73,26 +73,19 @@ class Given:
         state: this state, or the first one, on the device.
         down: the download on the device.
         guards: notice a step that writes into them.
+        is_empty: True if the state has no tensor.
     """
 
     before: core.ClientState | None
     state: core.ClientState
     down: core.Payload | None
     guards: Sequence[ReadOnly]
-
-    @property
-    def is_empty(self) -> bool:
-        """Return True if the state has no tensor."""
-        return _is_empty(self.state)
+    is_empty: bool
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
         for guard in self.guards:
             guard.check()
-
-
-def _is_empty(state: core.ClientState) -> bool:
-    return not (state.model or state.memory)
 
 
 def _kept(
@@ -111,7 +104,7 @@ def _kept(
     """
     if after is given.state and given.before is not None:
         return given.before
-    if given.before is None and given.is_empty and _is_empty(after):
+    if given.before is None and given.is_empty and not (after.model or after.memory):
         return None
     tree = make_contiguous(vars(after))
     return core.ClientState(**map_blocks(lambda block: apart(block.detach()), tree))
@@ -163,9 +156,14 @@ class StepContexts:
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        read = self._first(context) if state is None else state
-        placed, guards = self._download(down)
-        if not _is_empty(read):
+        read, known = state, self._empty
+        if read is None:
+            read = known[context.id] if context.id in known else self._first(context)
+        if down is not None and self._sent[0]() is not down:
+            self._send(down)
+        placed, guards = (None, ()) if down is None else self._sent[1]
+        is_empty = not (read.model or read.memory)
+        if not is_empty:
             if self.device.type != "cpu":
                 blocks = self._arrived.get(id(state)) or moved_to(
                     tensor_blocks(vars(read)), self.device
@@ -173,7 +171,7 @@ class StepContexts:
                 arrived = iter(blocks)
                 read = core.ClientState(**map_blocks(lambda _: next(arrived), vars(read)))
             guards = *guards, ReadOnly("the client's state", vars(read))
-        return Given(state, read, placed, guards)
+        return Given(state, read, placed or down, guards, is_empty)
 
     @contextmanager
     def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
@@ -258,20 +256,14 @@ class StepContexts:
             return out_of_memory(self.device, where, REMEDY)
         return ClientError(client, round_, step, Failure.of(error))
 
-    def _download(self, down: core.Payload | None) -> Sent:
-        """Return a download on the device, to which it is sent once for all, and its guard."""
-        if down is None:
-            return None, ()
-        if self._sent[0]() is not down:
-            placed = None  # on the CPU, the download itself, which must not be kept alive
-            if self.device.type != "cpu":
-                blocks = self._arrived.get(id(down)) or moved_to(down.blocks(), self.device)
-                there = iter(blocks)
-                placed = down.copied(lambda _: next(there))
-            guard = ReadOnly("its download", vars(placed or down))
-            self._sent = weakref.ref(down, self._forget), (placed, (guard,))
-        placed, guards = self._sent[1]
-        return placed or down, guards
+    def _send(self, down: core.Payload) -> None:
+        """Copy a download to the device once for all who are sent it, and guard it."""
+        placed = None  # on the CPU, the download itself, which must not be kept alive
+        if self.device.type != "cpu":
+            there = iter(self._arrived.get(id(down)) or moved_to(down.blocks(), self.device))
+            placed = down.copied(lambda _: next(there))
+        guard = ReadOnly("its download", vars(placed or down))
+        self._sent = weakref.ref(down, self._forget), (placed, (guard,))
 
     def _forget(self, _: object = None) -> None:
         """Forget the last download."""
@@ -279,11 +271,9 @@ class StepContexts:
 
     def _first(self, context: core.Client) -> core.ClientState:
         """Return the state of a client before its first step."""
-        if context.id in self._empty:
-            return self._empty[context.id]
         with counted():  # building the first state is no work of a step
             state = self.assembly.algorithm.init_client(context)
-        if _is_empty(state):
+        if not (state.model or state.memory):
             self._empty[context.id] = state
         return core.ClientState(**map_blocks(aligned, vars(state)))
 
