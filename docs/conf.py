@@ -22,7 +22,6 @@ SOURCE = "source"
 ELSEWHERE = {
     "contributing": "CONTRIBUTING.md",
     "architecture": "ARCHITECTURE.md",
-    "changelog": "CHANGELOG.md",
     "clusters/index": "clusters/README.md",
     "clusters/laptop": "clusters/laptop/README.md",
     "clusters/cloud": "clusters/cloud/README.md",
@@ -74,7 +73,6 @@ html_title = f"fedray {version}"
 html_show_copyright = False
 html_copy_source = False
 smartquotes = False  # options such as --rows keep their hyphens
-html_search_scorer = str(DOCS / "_static" / "search.js")
 intersphinx_mapping = {name: (url, None) for name, url in INVENTORIES.items() if is_online(url)}
 default_role = "code"
 nitpicky = True

@@ -1,35 +1,24 @@
-"""The public names for authors of methods, models, data sources and metrics, at most 60.
+"""The public names for authors of methods, models, data sources and metrics, at most 40.
 
-    from fedray.plugin import Batch, FedAvg, LocalContext, method
+    from fedray.plugin import FedAvg, method
 
 Every other name of the package may change between releases. Register a class with the registry of
 its kind: `@method("name", "title", "paper")`, `@architecture("name")`, `@sources.add`, ...
 
 A method extends `Algorithm` or one of its partial implementations: `LocalTraining` (add a loss per
-batch), `FedAvg` (the same, and models are averaged), `PromptMethod` (prompts around a frozen CLIP,
-a `PromptedClip`), `PromptAveraging` (the same, and prompts are averaged). A client step gets a
-`Client`, its `ClientState` and its download; a server step gets what `up` combines of the uploads,
-and the `Server`, which has the texts of the classes.
+batch), `FedAvg` (the same, and models are averaged), `ExtraParameters` (the same, with parameters
+of one's own), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), `PromptAveraging`
+(the same, and prompts are averaged).
 """
 
-from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
-from fedray.config import Frozen, InputFile, LossWeight, NoParams
+from fedray.config import Frozen, InputFile, LossWeight
 from fedray.core import (
     Algorithm,
-    Batch,
-    Client,
-    ClientState,
-    Exchange,
-    LocalContext,
     LocalTraining,
     PromptMethod,
     Requires,
-    Server,
-    ServerState,
-    Total,
-    Trained,
-    algorithms,
     fit,
     gift,
     method,
@@ -38,35 +27,24 @@ from fedray.core import (
     with_extra,
 )
 from fedray.core.schedules import Schedule, schedules
-from fedray.data import ReadOptions
 from fedray.data.augment import Augmentation, augmentations
 from fedray.data.imageset import OfficialSplit
-from fedray.data.partitions import Annotations, Partition, partitions
+from fedray.data.partitions import Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.evaluation.metrics import Evaluated, Measure, metrics
+from fedray.evaluation.metrics import Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
-from fedray.models import (
-    Classifier,
-    ClassifierOutput,
-    Group,
-    architecture,
-    normalisation_tensors,
-)
-from fedray.models.clip import FrozenClip
+from fedray.models import Group, architecture
 from fedray.models.groups import groups
 from fedray.models.inputs import Pixels
 from fedray.models.prompted import ContextClip, PromptedClip
 from fedray.storage.metric import Metric
 
 __all__ = [
-    "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
-    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
-    "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
-    "gift", "Group", "groups", "InputFile", "Listing", "LocalContext", "LocalTraining",
-    "LossWeight", "Measure", "method", "Metric", "metrics", "NoParams", "normalisation_tensors",
+    "Algorithm", "architecture", "Augmentation", "augmentations", "ContextClip", "EncoderChoice",
+    "encoders", "ExtraParameters", "FedAvg", "fit", "Frozen", "gift", "Group", "groups",
+    "InputFile", "Listing", "LocalTraining", "LossWeight", "Measure", "method", "Metric", "metrics",
     "OfficialSplit", "Partition", "partitions", "Pixels", "PromptAveraging", "PromptedClip",
-    "PromptMethod", "ReadOptions", "Requires", "Row", "Schedule", "schedules", "sent", "Server",
-    "ServerState", "Source", "sources", "step", "TextEncoder", "Total", "Trained", "UserError",
-    "with_extra",
+    "PromptMethod", "Requires", "Row", "Schedule", "schedules", "sent", "Source", "sources", "step",
+    "TextEncoder", "UserError", "with_extra",
 ]  # fmt: skip

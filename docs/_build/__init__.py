@@ -2,7 +2,7 @@
 
 __main__.py   `PYTHONPATH=docs python -m _build [--check] [--take DIR]`
 templates.py  render the templates
-registry.py   docs/keys.md, docs/reference.md, docs/hooks.md, and the package's listing.json
+registry.py   docs/keys.md, docs/reference.md, and the package's listing.json
 heads.py      parse the docstring of a method's file
 originals.py  comparisons with original code
 uses.py       find the experiments, sweeps and tables of a method
@@ -10,7 +10,6 @@ published.py  recompute the pages of published tables
 methods.py    docs/methods/
 notebooks.py  docs/notebooks/
 privacy.py    docs/privacy.md
-settings.py   docs/settings.md
 sets.py       the tables of public data sets and weights in docs/own-data.md
 papers.py     docs/papers.md
 results.py    the summary in docs/results.md, and pages of tables taken into docs/results/

@@ -11,10 +11,9 @@ from _build.notebooks import notebook_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
 from _build.published import published, published_pages
-from _build.registry import hooks_page, keys_page, listing, reference
-from _build.results import FINDINGS, RESULTS, details, not_run, summary, take, with_part
+from _build.registry import keys_page, listing, reference
+from _build.results import RESULTS, details, not_run, summary, take, with_part
 from _build.sets import sets_table
-from _build.settings import settings_page
 from fedray.command import PATH, Command, run
 from fedray.errors import UserError
 from fedray.storage.files import write_atomic
@@ -57,16 +56,15 @@ def pages(root: Path) -> dict[Path, str]:
     files = {
         "docs/reference.md": reference(),
         "docs/keys.md": keys_page(),
-        "docs/hooks.md": hooks_page(),
         "docs/privacy.md": privacy_page(),
         "docs/papers.md": papers_page(),
-        "docs/settings.md": settings_page(),
         "fedray/listing.json": listing(),
         RESULTS: with_part(
-            _read(root / RESULTS), summary([*tables.values()], not_run(root))
+            with_part(_read(root / RESULTS), summary([*tables.values()], not_run(root))),
+            details([*tables.values()]),
+            "details",
         ),
         OWN_DATA: with_part(_read(root / OWN_DATA), sets_table(), "sets"),
-        FINDINGS: with_part(_read(root / FINDINGS), details([*tables.values()])),
         **published_pages(root, tables),
         **method_pages(),
         **notebook_pages(root),

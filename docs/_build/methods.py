@@ -26,7 +26,9 @@ def method_pages() -> dict[str, str]:
     """Return all pages, the index included, by path below the checkout."""
     shipped = [entry for entry in entries("algorithms") if entry.file]
     used, papers = uses(), {paper.title for paper in read_papers().values()}
-    pages = {f"{FOLDER}/{entry.name}.md": _page(entry, used[entry.name], papers) for entry in shipped}
+    pages = {
+        f"{FOLDER}/{entry.name}.md": _page(entry, used[entry.name], papers) for entry in shipped
+    }
     families = [
         {"title": title, "entries": methods} for title, methods in by_family(shipped).items()
     ]
@@ -52,7 +54,9 @@ def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:
         equations=head.equations,
         deviations=head.deviations,
         originals=originals(entry.name),
-        uses=[dict(zip(("title", "files", "folder", "command"), row, strict=True)) for row in files],
+        uses=[
+            dict(zip(("title", "files", "folder", "command"), row, strict=True)) for row in files
+        ],
     )
 
 

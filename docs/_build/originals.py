@@ -12,7 +12,9 @@ SHORT = 7
 
 def originals(method: str) -> list[str]:
     """Return a sentence for each original implementation that a method was compared with."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*.json"))]
+    records = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*.json"))
+    ]
     return [_sentence(record) for record in records if record["method"] == method]
 
 

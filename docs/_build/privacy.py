@@ -12,10 +12,10 @@ from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 
 class Payloads(NamedTuple):
-    """The payloads of a method, and its modes of privacy."""
+    """The payloads of a method as lines of text, and its modes of privacy."""
 
-    uploads: Sequence[Fields]
-    downloads: Sequence[Fields]
+    up: tuple[str, ...]
+    down: tuple[str, ...]
     modes: str
 
 
@@ -23,7 +23,8 @@ def privacy_page() -> str:
     """Return the page; methods with equal payloads and modes share a section."""
     sections: dict[Payloads, list[str]] = {}
     for method in algorithms.entries():
-        payloads = Payloads(method.uploads, method.downloads, _modes(method))
+        up, down = _payloads(method.uploads), _payloads(method.downloads)
+        payloads = Payloads(tuple(up), tuple(down), _modes(method))
         sections.setdefault(payloads, []).append(f"{method.title} (`{method.name}`)")
     return render(
         "privacy",
@@ -32,8 +33,8 @@ def privacy_page() -> str:
         sections=[
             {
                 "methods": methods,
-                "up": _payloads(payloads.uploads),
-                "down": _payloads(payloads.downloads),
+                "up": payloads.up,
+                "down": payloads.down,
                 "modes": payloads.modes,
             }
             for payloads, methods in sections.items()

@@ -12,7 +12,6 @@ from fedray.cli.catalogue import entries, experiment_keys
 from fedray.cli.entry import KINDS, Entry
 from fedray.cli.listing import KEYS
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
-from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.registry import registry, summary_of
 
 HEADINGS = {
@@ -21,8 +20,6 @@ HEADINGS = {
     "schedules": "Learning rate schedules",
     "styles": "Text styles",
 }
-HOOKED = (Algorithm, LocalTraining)
-"""The classes that define what a method may override."""
 
 
 def keys_page() -> str:
@@ -72,60 +69,10 @@ def own_entries(kind: str) -> list[Entry]:
 def listing() -> str:
     """Return fedray/listing.json, which `fedray ls` reads, with one entry per line."""
     kinds = []
-    for kind, listed in {KEYS: experiment_keys(), **{kind: own_entries(kind) for kind in KINDS}}.items():
+    for kind, listed in {
+        KEYS: experiment_keys(),
+        **{kind: own_entries(kind) for kind in KINDS},
+    }.items():
         lines = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in listed)
         kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
     return "{" + ",\n".join(kinds) + "}\n"
-
-
-def hooks_page() -> str:
-    """Return docs/hooks.md, with the functions that methods may override, and which methods do."""
-    owners = [
-        {
-            "name": owner.__name__,
-            "summary": summary_of(owner),
-            "hooks": [_hook(owner, name) for name in hooks_of(owner)],
-        }
-        for owner in HOOKED
-    ]
-    return render("hooks", owners=owners)
-
-
-def _hook(owner: type[Algorithm], name: str) -> dict[str, object]:
-    hook = getattr(owner, name)
-    parameters = [name for name in inspect.signature(hook).parameters if name != "self"]
-    definers, users = overriding(name)
-    return {
-        "name": name,
-        "signature": f"({', '.join(parameters)})",
-        "text": inspect.getdoc(hook),
-        "definers": definers,
-        "users": users,
-    }
-
-
-def hooks_of(owner: type[Algorithm]) -> list[str]:
-    """Return the public methods that a class adds and subclasses may override, in order."""
-    return [
-        name
-        for name, value in vars(owner).items()
-        if inspect.isfunction(value)
-        and not name.startswith("_")
-        and not getattr(value, "__final__", False)
-        and not any(hasattr(base, name) for base in owner.__mro__[1:])
-    ]
-
-
-def overriding(hook: str) -> tuple[list[str], int]:
-    """Return the classes that override a hook, and the number of methods that use an override.
-
-    The classes are those of registered methods and their bases, sorted by name.
-    """
-    definers: set[str] = set()
-    users = 0
-    for entry in algorithms.entries():
-        bases = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
-        names = {cls.__name__ for cls in bases if cls not in HOOKED}
-        definers |= names
-        users += bool(names)
-    return sorted(definers, key=str.lower), users

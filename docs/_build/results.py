@@ -1,4 +1,4 @@
-"""The generated parts of docs/results.md and docs/findings.md: verdicts, controls, commands.
+"""The generated parts of docs/results.md: verdicts, controls, commands.
 
 docs/results/NAME/ holds a published table, which `--take FOLDER` copied from the folder of its
 invocation, and a page with its claims.
@@ -21,7 +21,7 @@ from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.json_files import sealed
 
-RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
+RESULTS = "docs/results.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 TAKEN = ("table.md", "table.tex")
 FIGURE = "figure.png"

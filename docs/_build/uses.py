@@ -42,7 +42,9 @@ def uses() -> dict[str, Uses]:
         for name, path in files(kind).items():
             tree = read_study("sweep" if kind == "sweeps" else "table", str(path)).tree
             for method in sorted(set(_methods(tree, methods)) & by_method.keys()):
-                getattr(by_method[method], kind)[name] = " ".join(str(tree.get("answers", "")).split())
+                getattr(by_method[method], kind)[name] = " ".join(
+                    str(tree.get("answers", "")).split()
+                )
     return by_method
 
 

@@ -1,13 +1,15 @@
 """Losses and similarities that several methods use."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.evaluation.protocols import Analysis
+
+Over: TypeAlias = Literal["images", "entries"]
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
@@ -35,18 +37,12 @@ def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analy
 
 
 def kl_divergence(
-    logits: Tensor,
-    teacher: Tensor,
-    over: Literal["images", "entries"] = "images",
-    temperature: float = 1.0,
+    logits: Tensor, teacher: Tensor, over: Over = "images", temperature: float = 1.0
 ) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(logits / T)), in float32 under autocast too.
 
-    Args:
-        logits: logits of the student [B, C].
-        teacher: logits of the teacher [B, C].
-        over: "images" divides the sum by B; "entries" by B * C.
-        temperature: T; the result is not multiplied by T².
+    Logits are [B, C]. The sum is divided by B, the "images", or by B * C, the "entries"; it is not
+    multiplied by T².
     """
     log_p, log_q = (F.log_softmax(x.float() / temperature, dim=1) for x in (teacher, logits))
     divergence = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)

@@ -22,13 +22,7 @@ def train_on_server(
 ) -> tuple[core.Tensors, Tensor]:
     """Train copies of tensors on the server's device, one step for each batch.
 
-    Args:
-        server: the server.
-        tensors: initial values by name.
-        loss: returns the loss of a batch from the current values.
-        batches: the batches, in the order of the steps.
-        lr: the learning rate.
-        optimizer: the class of the optimiser.
+    `loss` returns the loss of a batch from the current values by name.
 
     Returns:
         The trained values on the CPU, and the loss before the last step, 0 without steps.

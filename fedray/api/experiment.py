@@ -34,7 +34,7 @@ class Experiment:
         base: a shipped name (`fedray ls experiments`), a YAML file, or a mapping of keys, whose key
             `extends` can name an experiment to inherit from.
         settings: overrides by dotted key, for example `{"data.partition.alpha": 0.1}`.
-        plugins: your files, folders or modules (docs/plugins.md).
+        plugins: your files, folders or modules (docs/write-a-method.md).
         **keys: further overrides: keys without a dot, `lr=0.1`, or sections as mappings,
             `data={"clients": 5}`.
 

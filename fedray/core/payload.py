@@ -191,6 +191,10 @@ class Payload:
         copies = {n: map_blocks(function, self.__dict__[n]) for n in self.fields.tensors}
         return Payload(self.fields, {**self.__dict__, **copies})
 
+    def replaced(self, **values: Any) -> Payload:
+        """Return a payload with other values of some fields."""
+        return Payload(self.fields, {**self.__dict__, **values})
+
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check the types of all values, and axes and dtypes of tensors.
 

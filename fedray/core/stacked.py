@@ -27,7 +27,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import CPU, Batch, Client, Samples, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
-from fedray.core.payload import Payload
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
     LocalTraining,
@@ -233,7 +232,7 @@ class _Stack:
         batch = self._samples.batch(stored, integers[:first], integers[first:last])
         client: Any = _Shared(place="local.client", **self._equal, class_counts=counts)
         state: Any = _Shared(place="local.state", memory=values["memory"])
-        down = one.down and Payload(one.down.fields, {**vars(one.down), **values["down"]})
+        down = one.down and one.down.replaced(**values["down"])
         model = self._objective.model
         local = LocalContext(client, model, state, down, values["extra"], one.trainable)
         named = {**values["learning"], **values["fixed"]}

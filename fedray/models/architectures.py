@@ -1,7 +1,5 @@
 """The class of architectures (image backbones) and its registry."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

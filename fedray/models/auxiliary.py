@@ -1,7 +1,5 @@
 """A client's model together with a small model whose architecture all clients share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -97,14 +97,10 @@ def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
 
     FedGLCL Table 8, with the official code's order within a layer; features are non-negative.
     """
-    return nn.Sequential(
-        nn.Linear(raw, hidden),
-        nn.BatchNorm1d(hidden),
-        nn.ReLU(inplace=True),
-        nn.Linear(hidden, feature_dim),
-        nn.BatchNorm1d(feature_dim),
-        nn.ReLU(inplace=True),
-    )
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((raw, hidden), (hidden, feature_dim)):
+        layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 class Classifier(nn.Module):
@@ -119,11 +115,7 @@ class Classifier(nn.Module):
     head: nn.Module
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]`.
-
-        Raises:
-            TypeError: if the model does not accept this type of input.
-        """
+        """Compute features `[B, d]` and logits `[B, C]`; TypeError for other types of input."""
         raise NotImplementedError
 
 

@@ -3,8 +3,6 @@
 FedTSP supplementary C.4; HtFLlib's groups HtFE2, HtFE3, HtFE4 and HtFE9.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedray.errors import UserError

@@ -99,6 +99,7 @@ def initialise(
     *,
     conv_rule: ConvRule = "uniform",
     drawn: nn.Module | None = None,
+    strict: bool = True,
 ) -> None:
     """Set every parameter and buffer of `module` in place, in the order of its submodules.
 
@@ -112,9 +113,10 @@ def initialise(
         generator: a CPU generator, advanced by the call.
         conv_rule: the rule for convolutions.
         drawn: a part of the module that keeps its values.
+        strict: whether layers without a rule are refused, instead of keeping their values.
 
     Raises:
-        TypeError: if a submodule holds tensors that no rule covers.
+        TypeError: if a submodule holds tensors that no rule covers, unless not strict.
     """
     for name, layer in module.named_modules(memo=set(() if drawn is None else drawn.modules())):
         kind, part = type(layer), cast(Any, layer)  # a subclass may hold further tensors
@@ -132,7 +134,7 @@ def initialise(
             if part.bias is not None:
                 bound = 1 / sqrt(part.weight[0].numel())
                 nn.init.uniform_(part.bias, -bound, bound, generator=generator)
-        elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
+        elif strict and [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
             raise TypeError(
                 f"there is no rule to initialise {name or 'the module'!r} ({kind.__name__}); add a "
                 "rule to fedray/models/init.py."

@@ -3,8 +3,6 @@
 All inputs are tensors; the types prevent passing one kind to a model that expects another.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 

@@ -8,8 +8,6 @@ names the loaded layers.
 Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from functools import lru_cache

@@ -224,7 +224,8 @@ class PromptedModels(ModelProvider):
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random prompts."""
-        model = self._prompted(CPU, architecture)
+        seed = self._generator(f"{PROMPTED}/constructors", client).initial_seed()
+        model = self._prompted(CPU, architecture, seed)
         model.initialise(self._generator(PROMPTED, client))
         return named_tensors(model)
 
@@ -258,7 +259,7 @@ class PromptedModels(ModelProvider):
         choice = self._experiment.model.clip.build()
         return load_clip(choice, device, half=half, written=choice.written)
 
-    def _prompted(self, device: torch.device, architecture: str) -> PromptedClip:
+    def _prompted(self, device: torch.device, architecture: str, seed: int = 0) -> PromptedClip:
         keys = self._experiment
         half = keys.model.clip_precision == "bfloat16" or (
             keys.precision == "bfloat16" and device.type == "cuda"
@@ -272,7 +273,7 @@ class PromptedModels(ModelProvider):
                 f"data.image_size={clip.vision.image_size}"
             )
         size = int(architecture.partition("/")[2] or 0)
-        with torch_seeded(0, CPU):  # layers draw weights, which are overwritten later
+        with torch_seeded(seed, CPU):
             sized: PromptedClip = self._algorithm.sized_model(clip, self._data.class_names, size)
             model = sized.to(device)
             model.add_classes(self._data.novel_names)

@@ -19,7 +19,7 @@ from fedray.studies.study import Study
 WIDTH = 80
 SPREADS = (0.9, 1.3, 2.2)
 """Quartiles of the standard deviation of paired differences (percentage points) over the claims of
-the older published tables (docs/older-results.md)."""
+eight tables of an earlier protocol."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Toned(Source):
 
 ENCODER = '''
 import torch
-from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
+from fedray.plugin import EncoderChoice, TextEncoder, encoders
 
 
 class Lengths(TextEncoder):
@@ -99,10 +99,10 @@ class Lengths(TextEncoder):
 
 
 @encoders.add
-class LengthsChoice(EncoderChoice[NoParams]):
+class LengthsChoice(EncoderChoice):
     """Lengths of texts."""
 
-    name, Params, paper = "lengths", NoParams, "-"
+    name = "lengths"
 
     def identity(self):
         return Lengths.identity

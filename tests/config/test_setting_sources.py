@@ -6,11 +6,34 @@ import json
 
 import pytest
 
-from _build.settings import explained, paper_files, settings_page
 from fedray.__main__ import main
 from fedray.cli.show import DEFAULT, GIVEN, settings
-from fedray.config import EXPERIMENTS, read_chain, read_experiment, sources_of
+from fedray.config import (
+    EXECUTION,
+    EXPERIMENTS,
+    LABEL,
+    RESOURCES,
+    flatten,
+    keys_of,
+    merged,
+    read_chain,
+    read_experiment,
+    sources_of,
+)
 from fedray.errors import UserError
+
+PAPERS = sorted(path.stem for path in EXPERIMENTS.glob("*_paper.yaml"))
+
+
+def explained(chain):
+    """The keys that a file sets or inherits from one of another scale, which states no sources."""
+    of_paper = [file.path.stem.endswith("_paper") for file in chain]
+    keys = [flatten(file.tree).keys() for file in chain]
+    setters = {
+        key: max(i for i, own in enumerate(keys) if key in own) for key in flatten(merged(chain))
+    }
+    unsourced = keys_of(EXECUTION, RESOURCES, LABEL)
+    return [k for k, i in setters.items() if k not in unsourced and not any(of_paper[i:-1])]
 
 
 @pytest.fixture
@@ -23,7 +46,7 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", paper_files())
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_key_of_paper_scale_has_a_source(name):
     sources = sources_of(read_chain(name))
     assert [key for key in explained(read_chain(name)) if not sources[key]] == []
@@ -109,17 +132,6 @@ def test_what_is_shown_is_what_runs():
     assert [shown[key] for key in keys] == [0.3, 0.0, "local"]
 
 
-def test_the_page_has_a_table_for_each_file():
-    page = settings_page()
-    assert [f"## {name}" for name in paper_files()] == [
-        line for line in page.splitlines() if line.startswith("## ")
-    ]
-    assert "| `lr` | `0.01` | official code, scripts; open in the paper |" in page
-    lines = page.splitlines()
-    for at in (number for number, line in enumerate(lines) if line.startswith("## ")):
-        assert lines[at + 2].endswith("."), lines[at]
-
-
 @pytest.mark.parametrize("name", ["base_to_novel", "cifar100", "domains", "domainnet"])
 def test_what_of_fedmgp_is_our_reading_is_said(name):
     sources = sources_of(read_chain(f"fedmgp_{name}_paper"))
@@ -137,7 +149,7 @@ def test_how_the_comparisons_baselines_are_set_is_said():
 
 def test_where_split_files_are_from_is_documented():
     page = (EXPERIMENTS.parents[1] / "docs" / "own-data.md").read_text(encoding="utf-8")
-    trees = [read_experiment(name) for name in paper_files()]
+    trees = [read_experiment(name) for name in PAPERS]
     files = {tree.get("data", {}).get("split") for tree in trees} - {None}
     assert files == {"lists"}
     assert "`data.split=lists` reads the lists that come with" in page

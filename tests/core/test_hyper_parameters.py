@@ -25,7 +25,7 @@ def test_a_method_has_the_hyper_parameters_of_all_bases():
 def test_the_checks_and_texts_of_all_bases_hold():
     assert MaplePFedMe.evaluation_only == ("test",)
     assert MaplePFedMe.HParams().weights == "uniform"
-    with pytest.raises(ValidationError, match="would jump"):
+    with pytest.raises(ValidationError, match="exceeds 1 / lambda"):
         MaplePFedMe.HParams(eta=1.0, **{"lambda": 15.0})
     texts = parameter_texts(MaplePFedMe.HParams)
     assert set(texts) >= set(MaplePFedMe.HParams.model_fields)

@@ -79,7 +79,7 @@ def cause(assemble, monkeypatch):
 
 def field(name: str, change) -> Any:
     """Return a function that changes one field of an upload."""
-    return lambda upload: upload.fields(**{**vars(upload), name: change(getattr(upload, name))})
+    return lambda upload: upload.replaced(**{name: change(getattr(upload, name))})
 
 
 def first(change) -> Any:

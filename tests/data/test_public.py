@@ -126,7 +126,10 @@ def test_prompts_read_their_features(assemble):
             {"data.public": {"name": "source", "source": "parquet", "root": "/not/here"}},
             "data.public.root=/not/here is not a folder; set data.public.root",
         ),
-        ({"data.public.labelled": False}, "public_epochs=20 trains on the labels of public"),
+        (
+            {"data.public.labelled": False},
+            "labelled=false needs algorithm.public_epochs=0",
+        ),
     ],
 )
 def test_impossible_values_are_refused_in_one_sentence(assemble, changes, message):

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable
 import pytest
 from pages import DOCS, ROOT, pages, pinned
 
-from fedray.core import algorithms
-from fedray.core.stacked import refusal
-
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
 
 
@@ -20,13 +17,7 @@ def oldest_python() -> str:
     return project["requires-python"].removeprefix(">=")
 
 
-def methods(*, stack: bool = False) -> str:
-    return str(sum(not (stack and refusal(method)) for method in algorithms.entries()))
-
-
 COUNTED: dict[str, Callable[[], str]] = {
-    r"\*\*(\d+) methods\*\*|of the (\d+) methods|[Aa]ll (\d+) methods": methods,
-    r"(\d+) of the \d+ methods": lambda: methods(stack=True),
     r"Python (3\.\d+) or newer": oldest_python,
     r"the same Ray, (\d+\.\d+\.\d+)": lambda: pinned("ray"),
 }
@@ -42,7 +33,7 @@ def stated(pattern: str) -> list[tuple[str, str]]:
     """Each page's name and the number that it states."""
     return [
         (page.relative_to(ROOT).as_posix(), next(filter(None, found.groups())))
-        for page in (*pages(), ROOT / "CHANGELOG.md")
+        for page in pages()
         for found in re.finditer(pattern, page.read_text(encoding="utf-8"))
     ]
 

@@ -22,7 +22,11 @@ SMALL = ["rounds=2", "local_epochs=1", "data.clients=3", "workers=1"]
 SERIAL = ["--executor", "serial", "--no-track"]
 NEW = {"text-guidance": ("guided", "text"), "own-prompts": ("mixed", "prompts")}
 """Recipes whose file `fedray new method` writes: its name and its option."""
-METRICS = {"drift": "client/drift", "spread": "local_accuracy_range"}
+METRICS = {
+    "drift": "client/drift",
+    "shared_temperature": "client/log_scale",
+    "spread": "local_accuracy_range",
+}
 """Metrics that a recipe's plug-in adds, by its file's name."""
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")

@@ -229,7 +229,7 @@ def test_losses_on_images_that_a_client_has_not_received_are_not_counted(assembl
     missed = {**state, "version": torch.tensor(2)}
     missed["given"] = {"receive_validation": torch.tensor([2, 0, 2])}
     losses = torch.tensor([0.0, float(uplinks[1].losses[1]), 9.0])
-    told = uplinks[1].fields(**{**vars(uplinks[1]), "losses": losses})
+    told = uplinks[1].replaced(losses=losses)
     expected = step(missed, {**uplinks, 1: told})
     found = step(missed, uplinks)
     for name in ("task", "data", "personal", "relations"):

@@ -62,7 +62,7 @@ def test_predictions_use_the_global_projection(run):
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):
-        down = ExtraParameters.down(last["model"], extra=projection)
+        down = ExtraParameters.down(last["model"], projection)
         return shares(run_tests(runtime, [0], state=state, down=down, r=6))[0, 0]
 
     as_it_is = accuracy(last["extra"])

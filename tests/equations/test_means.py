@@ -12,7 +12,6 @@ from fedray.algorithms.distillation.feddf import FedDF
 from fedray.algorithms.distillation.feddistill import FedDistill
 from fedray.algorithms.mean import weighted_mean
 from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
-from fedray.algorithms.prompts.fedmgp import FedMGP, rank_mean
 
 CLIENTS, HEADS = 300, 20
 VALUES = torch.randn(CLIENTS, 2, 3, generator=torch.Generator().manual_seed(0)) * 100
@@ -34,11 +33,6 @@ def uploads(**fields):
 def of_mapping():
     weights = dict.fromkeys(range(CLIENTS), 1 / CLIENTS)
     return weighted_mean(weights, {k: {"w": values} for k, values in enumerate(VALUES)})["w"]
-
-
-def of_groups():
-    sent = {k: FedMGP.up({"text": values}, 1) for k, values in enumerate(VALUES)}
-    return rank_mean(dict.fromkeys(range(CLIENTS), 1 / CLIENTS), sent)["text"]
 
 
 def of_class_outputs():
@@ -66,9 +60,7 @@ def of_heads():
     return method(FedPAC, min_weight=0.0).combine_heads(first)[0].head["w"]
 
 
-@pytest.mark.parametrize(
-    "mean", [of_mapping, of_groups, of_class_outputs, of_an_ensemble, of_heads]
-)
+@pytest.mark.parametrize("mean", [of_mapping, of_class_outputs, of_an_ensemble, of_heads])
 def test_a_mean_over_clients_is_exact(mean):
     expected = EXACT
     if mean is of_heads:

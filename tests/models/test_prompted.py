@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from clips import clip_of, drawn, noise, prompted
+from clips import DIGITS, clip_of, drawn, noise, prompted
+from torch import nn
 
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
+from fedray.models.prompted import ContextClip
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed": ("zero_shot", {}),
@@ -92,6 +95,17 @@ def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
     everything = model.fixed_texts()
     with model.class_subset((3, 1)):
         assert torch.equal(model.fixed_texts(), everything[[3, 1]])
+
+
+def test_parameters_and_layers_of_ones_own_keep_their_values(tiny_clip):
+    class Own(ContextClip):
+        def make_prompts(self, hparams):
+            super().make_prompts(hparams)
+            self.mix, self.norm = nn.Parameter(torch.tensor(0.5)), nn.LayerNorm(3)
+
+    model = drawn(Own(clip_of(tiny_clip), DIGITS, SimpleNamespace(length=2)))
+    assert (float(model.mix), model.norm.weight.tolist()) == (0.5, [1, 1, 1])
+    assert model.context.abs().sum() > 0
 
 
 LEARNING = [name for name in MODELS if name not in ("fixed", "adapter", "experts")]

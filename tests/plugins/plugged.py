@@ -154,7 +154,7 @@ class Count(Measure):
 ENCODER = '''
 import torch
 
-from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
+from fedray.plugin import EncoderChoice, TextEncoder, encoders
 
 
 class Letters(TextEncoder):
@@ -167,11 +167,10 @@ class Letters(TextEncoder):
 
 
 @encoders.add
-class LettersChoice(EncoderChoice[NoParams]):
+class LettersChoice(EncoderChoice):
     """Counts of letters."""
 
     name = "letters"
-    Params = NoParams
     paper = "-"
     cached = False
 

@@ -21,11 +21,11 @@ positive.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import SAMPLES, Weights
-from fedray.errors import nearest
 from fedray.models import Classifier, tensor_names
 
 
@@ -69,18 +69,11 @@ class FedAvg(core.LocalTraining):
         return self.one_model
 
     def init_server(self, server: core.Server) -> core.ServerState:
-        """Return the shared part of the initial weights; all clients have one architecture.
-
-        Raises:
-            ValueError: if `shared` names a tensor that the model does not have.
-        """
+        """Return the shared part of the initial weights; all clients have one architecture."""
         initial, names = server.initial(server.architecture), tensor_names(server.model)
         shared = self.shared(server.model)
-        if unknown := sorted(set(shared) - names):
-            raise ValueError(
-                f"{type(self).__name__}.shared names '{unknown[0]}', which the model does not "
-                f"have.{nearest(unknown[0], names)}"
-            )
+        if unknown := set(shared) - names:
+            raise ValueError(f"{type(self).__name__}.shared: the model has no {min(unknown)}")
         return {"model": select(core.Flat.of(initial), shared)}
 
     def group_means(
@@ -92,11 +85,7 @@ class FedAvg(core.LocalTraining):
     ) -> dict[str, Mapping[str, Tensor]]:
         """Return the model of each group of clients, after `server_step` on their uploads.
 
-        Args:
-            models: the models before, by group; one without uploads stays.
-            uploads: the uploads by client.
-            groups: the group of each client.
-            server: the server.
+        A group without uploads keeps its model.
         """
         means = dict(models)
         for group in sorted({groups[client] for client in uploads}):
@@ -127,9 +116,7 @@ class FedAvg(core.LocalTraining):
     ) -> Sequence[core.Payload] | None:
         """Return the uploads of stacked clients without state; None if `finish` does more.
 
-        Args:
-            contexts: the clients.
-            trained: the trained weights of each, on the CPU.
+        `trained` are the trained weights of each client, on the CPU.
         """
         model = contexts[0].model
         is_whole = not self.personal(model) and trained[0].keys() == self.shared(model)
@@ -150,9 +137,12 @@ class ExtraParameters(FedAvg):
     down = {"extra": core.sent("weights")}
     up = {"extra": core.sent("weights", combine="mean")}
 
+    extra: ClassVar[Mapping[str, Any]] = {}
+    """The initial values, numbers or tensors, by name; what numbers became is reported."""
+
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Return the initial values by name; no model may have a parameter of the same name."""
-        raise NotImplementedError
+        return {n: torch.as_tensor(v, dtype=torch.float32) for n, v in self.extra.items()}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), "extra": self.extra_parameters()}
@@ -162,6 +152,9 @@ class ExtraParameters(FedAvg):
 
     def finish(self, local: core.LocalContext, trained: core.Trained) -> core.StepResult:
         upload, state = super().finish(local, trained)
+        for name in self.extra:
+            if trained.tensors[name].ndim == 0:
+                local.client.reports[name] = float(trained.tensors[name])
         return {**upload, "extra": select(trained.tensors, local.extra)}, state
 
 

@@ -43,11 +43,13 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import client_weights, weighted_mean
-from fedray.core import Client, ClientState, Server, ServerState, StepResult
+from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Uplinks
 from fedray.errors import UserError
 from fedray.models import BackboneClassifier, ImageFeatures, Inputs, head_tensors, tensor_names
 
 WEIGHT, BIAS = "head.weight", "head.bias"
+SHARES = "which classes the client holds, and in what proportions"
+OF_CLUSTERS = "the mean encoder of each cluster; for a cluster of one client, its own encoder"
 RESTARTS = 10
 """The number of random starts of K-means; the best result is used."""
 STEPS = 100
@@ -66,12 +68,7 @@ class FedConcat(FedAvg):
     version = 3  # clients keep the encoders' buffers beside their weights
     one_model = True
     dense = False
-    keep_encoders = core.gift(
-        encoders=core.sent(
-            "weights",
-            "the mean encoder of each cluster; for a cluster of one client, its own encoder",
-        )
-    )
+    keep_encoders = core.gift(encoders=core.sent("weights", OF_CLUSTERS))
     """The clusters' encoders: weights and buffers, by cluster and name."""
 
     clusters: int = Field(2, ge=1, le=100_000)
@@ -92,20 +89,12 @@ class FedConcat(FedAvg):
         return self.cluster_rounds or ceil(self.setting.rounds / 2)
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights for every cluster.
-
-        Raises:
-            UserError: if there are more clusters than clients, or `cluster_rounds` exceeds
-                `rounds`.
-        """
-        for key, value, bound, limit in (
-            ("clusters", self.clusters, "data.clients", self.setting.clients),
-            ("cluster_rounds", self.rounds_in_clusters, "rounds", self.setting.rounds),
-        ):
-            if value > limit:
-                raise UserError(
-                    f"algorithm.{key}={value} exceeds {bound}={limit}; lower it or raise {bound}"
-                )
+        """Return the initial weights for every cluster."""
+        clients, rounds = self.setting.clients, self.setting.rounds
+        if self.clusters > clients:
+            raise UserError(f"algorithm.clusters={self.clusters} exceeds data.clients={clients}")
+        if (first := self.rounds_in_clusters) > rounds:
+            raise UserError(f"algorithm.cluster_rounds={first} exceeds rounds={rounds}")
         model = super().init_server(server)["model"]
         return {"clusters": {str(g): model for g in range(self.clusters)}}
 
@@ -113,10 +102,7 @@ class FedConcat(FedAvg):
         """Collect the clients' label distributions and cluster them."""
         clients, count = self.setting.clients, self.clusters
         if len(exchange.everyone) < clients:
-            raise UserError(
-                "fedconcat divides the clients into clusters before the first round, so no client "
-                "can join later; set join.clients=0"
-            )
+            raise UserError("fedconcat clusters clients before round 1; set join.clients=0")
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes = self.setting.num_classes
         points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
@@ -134,7 +120,7 @@ class FedConcat(FedAvg):
         if "head" not in state:
             weight, bias = concatenate_heads(state["clusters"].values())
             state = {**state, "head": {WEIGHT: weight, BIAS: bias}}
-        has_encoders = self._has_encoders(state)
+        has_encoders = core.held_versions(state, "keep_encoders", self.setting) == 0
         ready = [client for client in exchange.participants if has_encoders[client]]
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
@@ -152,24 +138,17 @@ class FedConcat(FedAvg):
         down = dict.fromkeys(exchange.everyone, self.keep_encoders.down(encoders))
         return exchange.give(state, "keep_encoders", down)
 
-    def _has_encoders(self, state: ServerState) -> Tensor:
-        """Return the mask of clients with the encoders [N]."""
-        return core.held_versions(state, "keep_encoders", self.setting) == 0
-
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
         models = [self.down(model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
-            head, has_encoders = self.train_head.down(state["head"]), self._has_encoders(state)
+            head = self.train_head.down(state["head"])
+            has_encoders = core.held_versions(state, "keep_encoders", self.setting) == 0
             down |= {client: head for client in clients if has_encoders[client]}
         return down
 
-    def server_update(
-        self, state: ServerState, uplinks: core.Uplinks, server: Server
-    ) -> ServerState:
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the uploads inside each cluster; a cluster without uploads keeps its model."""
         groups = {client: str(g) for client, g in enumerate(state["assignment"].tolist())}
         return {"clusters": self.group_means(state["clusters"], uplinks, groups, server)}
@@ -178,16 +157,7 @@ class FedConcat(FedAvg):
         """Return True in the third stage or with a single cluster."""
         return "head" in state or self.clusters == 1
 
-    @core.step(
-        up={
-            "shares": core.sent(
-                "statistics",
-                "which classes the client holds, and in what proportions",
-                "C",
-                dtype=torch.float64,
-            )
-        }
-    )
+    @core.step(up={"shares": core.sent("statistics", SHARES, "C", dtype=torch.float64)})
     def label_distribution(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the shares of the classes among the client's training images."""
         counts = client.class_counts.cpu().double()
@@ -217,9 +187,7 @@ class FedConcat(FedAvg):
 class ConcatenatedClassifier(BackboneClassifier):
     """A head on the features of the clusters' frozen encoders; only the head has parameters.
 
-    Args:
-        client: the client; its skeleton has the architecture of the encoders.
-        encoders: weights and buffers of each cluster's encoder.
+    The client's skeleton has the architecture of the encoders, given by weights and buffers.
     """
 
     head: nn.Linear
@@ -251,16 +219,10 @@ def concatenate_heads(models: Iterable[Mapping[str, Tensor]]) -> tuple[Tensor, T
 def cluster(
     points: np.ndarray, count: int, largest: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Cluster points by K-means; return the best result of several random starts.
+    """Return the cluster of each point [N] by K-means: the best result of several random starts.
 
-    Args:
-        points: points [N, C].
-        count: number of clusters, G <= N; no cluster is empty.
-        largest: maximal number of points in a cluster, at least N/G.
-        random: the generator that draws the initial centres.
-
-    Returns:
-        The cluster of each point [N], int64, numbered by their first points.
+    The `count` clusters of points [N, C], G <= N, are numbered by their first points. None is empty
+    or has more than `largest` points, at least N/G. `random` draws the initial centres.
     """
     best, least = np.zeros(len(points), dtype=np.int64), np.inf
     for _ in range(RESTARTS):
@@ -280,14 +242,9 @@ def cluster(
 
 
 def assign(costs: np.ndarray, largest: int) -> np.ndarray:
-    """Assign points to clusters at the least total cost, with 1 to `largest` points per cluster.
+    """Return the cluster of each point [N] at the least total cost, given costs [N, G] >= 0.
 
-    Args:
-        costs: cost of every point in every cluster [N, G], not negative.
-        largest: maximal number of points in a cluster, at least N/G.
-
-    Returns:
-        The cluster of each point [N].
+    A cluster has 1 to `largest` points, at least N/G.
     """
     near: np.ndarray = costs.argmin(axis=1)
     sizes = np.bincount(near, minlength=costs.shape[1])

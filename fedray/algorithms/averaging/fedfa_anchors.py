@@ -38,27 +38,22 @@ class FedFAAnchors(FedAvg):
     """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
     dense = False
-    down = {
-        "anchors": core.sent("prototypes", "the means of the participants' class features", "C d")
-    }
+    down = {"anchors": core.sent("prototypes", "the participants' mean class features", "C d")}
     up = {  # a mean in double precision: an anchor that no client has moved stays bit for bit
         "anchors": core.sent(
             "prototypes",
-            "which classes the client holds, by the anchors that moved, and their mean features",
+            "its classes (the anchors that moved) and their means",
             "C d",
             combine="mean",
         )
     }
 
     lambda_: core.LossWeight = 1.0
-    """λ, weight of the anchor loss; 0 omits the loss. FedTSP's comparison: 1; official code:
-    0.1."""
+    """λ, weight of the anchor loss; 0 omits it. FedTSP's comparison: 1; official code: 0.1."""
     calibration_lr: float = Field(0.001, ge=0, le=1e6)
-    """Adam's learning rate in the calibration of the head; 0 omits the calibration. Official
-    code: 0.001."""
+    """Adam's learning rate in the calibration of the head; 0 omits it. Official code: 0.001."""
     anchor_momentum: float = Field(0.5, ge=0, le=1)
-    """Momentum of the anchors' moving mean over epochs; 1 fixes the anchors. Official code:
-    0.5."""
+    """Momentum of the anchors' mean over epochs; 1 fixes the anchors. Official code: 0.5."""
 
     def init_server(self, server: core.Server) -> core.ServerState:
         random = server.streams.torch("fedfa_anchors")
@@ -82,11 +77,9 @@ class FedFAAnchors(FedAvg):
     def observe(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> None:
         """Note the means of a batch's classes; move the local anchors after every epoch."""
         notes, batches = local.notes, local.notes.setdefault("batches", [])
-        batches.append(
-            core.row_means(output.features.float(), batch.labels, len(local.down.anchors))
-        )
+        anchors = notes.setdefault("anchors", local.down.anchors)
+        batches.append(core.row_means(output.features.float(), batch.labels, len(anchors)))
         if len(batches) == len(core.batch_sizes(len(local.client.train), self.setting.training)):
-            anchors = notes.get("anchors", local.down.anchors)
             notes["anchors"] = moved_anchors(anchors, batches, self.anchor_momentum)
             batches.clear()
 
@@ -137,12 +130,8 @@ def moved_anchors(
 
     m_c is the sum, over the epoch's batches, of the mean feature of class c in the batch, divided
     by the number of batches, which shrinks the means of rare classes, as in the official code.
-    Anchors of classes that the epoch does not contain stay.
-
-    Args:
-        anchors: e [C, d].
-        batches: mean features [C, d], zero without images, and counts [C] of each batch.
-        momentum: weight of the previous anchor.
+    Anchors of classes that the epoch does not contain stay. `batches` are the mean features [C, d],
+    zero without images, and the counts [C] of each batch.
     """
     sums, counts = (sum(parts) for parts in zip(*batches, strict=True))
     moved = momentum * anchors + (1 - momentum) * sums / len(batches)

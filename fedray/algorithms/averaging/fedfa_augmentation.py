@@ -22,7 +22,7 @@ Buffers: as in FedAvg; the running means are client state, not buffers of the mo
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,18 +48,8 @@ class FedFAAugmentation(FedAvg):
 
     version = 2  # the variance over clients in double precision
     dense = False
-    down = {
-        "variances": core.sent(
-            "statistics", "how much the channel statistics of the participants differ"
-        )
-    }
-    up = {
-        "running": core.sent(
-            "statistics",
-            "means and deviations of the client's images in every stage, without noise even with "
-            "privacy",
-        )
-    }
+    down = {"variances": core.sent("statistics", "how much the participants' maps differ")}
+    up = {"running": core.sent("statistics", "means and deviations of its maps, never noised")}
     """V of every stage's means and deviations [channels], at first empty, and a client's running
     means of these statistics."""
 
@@ -69,16 +59,9 @@ class FedFAAugmentation(FedAvg):
     """Momentum of the running means of channel statistics. Official code: 0.99."""
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights and no variances V; clients use 1 for a missing V.
-
-        Raises:
-            UserError: if the models have no convolutions.
-        """
+        """Return the initial weights and no variances V; clients use 1 for a missing V."""
         if not convolution_stages(server.model):
-            raise UserError(
-                f"{self.name} augments the maps of convolutions, but {server.architecture} has no "
-                "convolutions; set model.group to a convolutional network, for example cnn2"
-            )
+            raise UserError(f"model.group: {server.architecture} has no convolutions to augment")
         return {**super().init_server(server), "variances": {}}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -94,9 +77,8 @@ class FedFAAugmentation(FedAvg):
         """Train with augmentation layers, which update the client's running means."""
         running = local.notes["running"] = dict(local.state.memory.get("running", {}))
         random = local.client.random("fedfa_augmentation")
-        layers = AugmentationLayers(
-            self.probability, self.momentum, random, local.down.variances, running
-        )
+        share, variances = self.probability, local.down.variances
+        layers = AugmentationLayers(share, self.momentum, random, variances, running)
         with layers.on(local.model):
             return super().train(local)
 
@@ -127,15 +109,10 @@ class AugmentationLayers:
     @contextmanager
     def on(self, model: Classifier) -> Iterator[None]:
         """Register the augmentation after every stage of the model; remove it on exit."""
-        hooks = [
-            end.register_forward_hook(partial(self._layer, stage))
-            for stage, end in enumerate(convolution_stages(model))
-        ]
-        try:
+        with ExitStack() as hooks:
+            for stage, end in enumerate(convolution_stages(model)):
+                hooks.enter_context(end.register_forward_hook(partial(self._layer, stage)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _layer(self, stage: int, module: nn.Module, inputs: Any, maps: Tensor) -> Tensor | None:
         if float(torch.rand((), generator=self.random)) >= self.probability:

@@ -38,11 +38,7 @@ class FedNova(FedAvg):
     """FedAvg of updates that are normalised by the number of local steps."""
 
     requires = core.Requires(sgd=True)
-    up = {
-        "steps": core.sent(
-            "statistics", "how many steps the client took", number=float, combine=normalised
-        )
-    }
+    up = {"steps": core.sent("statistics", "its number of steps", number=float, combine=normalised)}
     """`steps` is a_i, the divisor of the client's update."""
 
     def finish(self, local: LocalContext, trained: Trained) -> StepResult:

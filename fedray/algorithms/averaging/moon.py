@@ -37,8 +37,7 @@ class Moon(FedAvg):
     dense = False
 
     mu: core.LossWeight = 1.0
-    """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to
-    10."""
+    """μ, weight of the contrast; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
     tau_moon: core.Temperature = 0.5
     """τ, temperature of the contrastive term. Paper: 0.5."""
     first: Literal["none", "initial"] = "none"

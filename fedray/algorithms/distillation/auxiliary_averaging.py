@@ -5,13 +5,14 @@ which FedAvg of that architecture starts.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, StrictBool
 from torch import nn
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.algorithms.losses import Over
 from fedray.algorithms.mean import Weights
 from fedray.config import Tree
 from fedray.models import AUXILIARY, WithAuxiliary, tensor_names
@@ -31,8 +32,7 @@ class AuxiliaryAveraging(core.AuxiliaryMethod, FedAvg):
     """The settings of FedTSP's repository and its data loader, chosen by `preset`."""
 
     weights: Weights = "uniform"
-    """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
-    n_k/n."""
+    """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
     clip_norm: float | None = Field(None, gt=0, le=1e6)
     """Largest norm of each model's gradient; `clip_grad_norm` bounds the norm over both models.
     null: no bound (paper). Official code: 10."""
@@ -70,7 +70,7 @@ class MutualLearning(AuxiliaryAveraging):
         "algorithm.teacher_gradients": True,
     }
 
-    kl: Literal["images", "entries"] = "images"
+    kl: Over = "images"
     """The mean of the KL divergence: images, over images (paper), or entries, over images and
     classes, which is C times smaller (official code)."""
     teacher_gradients: StrictBool = False

@@ -34,7 +34,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import kl_divergence
-from fedray.core import Server, ServerState, Uplinks
+from fedray.core import Downlinks, Server, ServerState, Uplinks
 from fedray.core.optimizers import Adam
 from fedray.streams import torch_seeded
 
@@ -57,8 +57,7 @@ class FedDF(FedAvg):
     server_batch_size: int = Field(128, ge=1, le=1_000_000)
     """Public images of a step. Authors' code: 128."""
     server_lr: core.LearningRate = 0.001
-    """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
-    0.001."""
+    """Adam's learning rate of the student; it falls to 0 along a cosine. Authors' code: 0.001."""
     clip: float | None = Field(5.0, gt=0, le=1e6)
     """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
     temperature: core.Temperature = 1.0
@@ -70,13 +69,10 @@ class FedDF(FedAvg):
 
     def init_server(self, server: Server) -> ServerState:
         """Return the initial weights of every architecture."""
-        return {
-            "models": {name: server.initial(name) for name in sorted(set(server.architectures))}
-        }
+        names = sorted(set(server.architectures))
+        return {"models": {name: server.initial(name) for name in names}}
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Send every client the model of its architecture."""
         models = {name: self.down(model) for name, model in state["models"].items()}
         return {client: models[server.architectures[client]] for client in clients}

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import by_class
-from fedray.algorithms.prototypes.class_prototypes import PRESENT, ClassAveraging
+from fedray.algorithms.prototypes.class_prototypes import CLASS_FEATURES, ClassAveraging
 from fedray.core import Batch, ClassifierOutput, LocalContext
 
 
@@ -39,31 +39,18 @@ class FedDistill(ClassAveraging):
     proto_agg = "uniform"
     down = {
         "vectors": core.sent(
-            "logits",
-            "the mean outputs of the clients' models on every class; if one client alone holds a "
-            "class, its own outputs",
-            axes="C C",
+            "logits", "mean outputs on a class over its clients, which may be one", "C C"
         ),
-        "present": PRESENT,
     }
     up = {
-        "classes": core.sent(
-            "statistics", "which classes the client holds", axes="c", dtype=torch.int64
-        ),
+        "classes": CLASS_FEATURES["classes"],
         "vectors": core.sent(
-            "logits",
-            "which other classes its model confuses each of its classes with",
-            axes="c C",
-            combine=by_class,
+            "logits", "with which classes its model confuses its own", "c C", combine=by_class
         ),
     }
 
     gamma: core.LossWeight = 1.0
     """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
-
-    def class_width(self) -> int:
-        """Return C, the width of outputs."""
-        return self.setting.num_classes
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         loss, targets = super().loss(output, batch, local), F.softmax(local.down.vectors, dim=1)
@@ -89,11 +76,8 @@ class FedDistill(ClassAveraging):
 def distillation_loss(logits: Tensor, labels: Tensor, targets: Tensor, present: Tensor) -> Tensor:
     """Return the mean cross-entropy of the outputs with the teachers of the images' classes.
 
-    Args:
-        logits: z [B, C].
-        labels: class labels [B]; an image whose class has no teacher counts as zero.
-        targets: the teachers' probabilities [C, C].
-        present: mask of the classes that have a teacher [C].
+    `targets` are the teachers' probabilities [C, C]. An image whose class has no teacher, which is
+    not `present` [C], counts as zero.
     """
     log_p = F.log_softmax(logits.float(), dim=1)
     losses = -(targets[labels] * log_p).sum(1)

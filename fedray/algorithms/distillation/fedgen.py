@@ -42,10 +42,13 @@ from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.algorithms.server_training import train_on_server
-from fedray.core import Client, ClientState, Exchange, Server, ServerState, StepResult, Uplinks
+from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Uplinks
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 from fedray.models import drawn_linear
+
+OF_ALL = "how many images of each class all clients have together"
+OF_CLIENT = "how many images of each class the client has"
 
 
 @core.method("fedgen", "FedGen", "Zhu et al., ICML 2021, arXiv:2105.10056")
@@ -54,12 +57,7 @@ class FedGen(HeadAveraging):
 
     down = {
         "generator": core.sent("weights", "features that these heads classify as each class"),
-        "counts": core.sent(
-            "statistics",
-            "how many images of each class all clients have together",
-            "C",
-            dtype=torch.int64,
-        ),
+        "counts": core.sent("statistics", OF_ALL, "C", dtype=torch.int64),
     }
 
     generated_weight: core.LossWeight = 1.0
@@ -72,8 +70,7 @@ class FedGen(HeadAveraging):
     hidden_dim: int = Field(512, ge=1, le=65536)
     """Width of the generator's hidden layer. FedTSP's comparison: 512."""
     server_epochs: core.Epochs = 100
-    """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
-    comparison: 100."""
+    """Steps of the generator per round, each on `batch_size` labels. FedTSP's comparison: 100."""
     server_lr: core.LearningRate = 0.1
     """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
     clients never receive. At this rate the norm of generated features grows to many times that
@@ -82,17 +79,9 @@ class FedGen(HeadAveraging):
     """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the first client's head, and a generator with PyTorch's default initial weights.
-
-        Raises:
-            UserError: if `batch_size` is 1, because one sample has no batch statistics.
-        """
-        size = self.setting.training.batch_size
-        if self.generated_weight and size < 2:
-            raise UserError(
-                f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
-                "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
-            )
+        """Return the first client's head, and a generator with PyTorch's default initial values."""
+        if self.generated_weight and self.setting.training.batch_size < 2:
+            raise UserError("batch_size=1 has no batch statistics, which fedgen's generator needs")
         random, hidden = server.streams.torch("fedgen"), self.hidden_dim
         w1, b1 = drawn_linear(self.noise_dim + self.setting.num_classes, hidden, random)
         w2, b2 = drawn_linear(hidden, self.setting.feature_dim, random)
@@ -100,21 +89,19 @@ class FedGen(HeadAveraging):
         generator = {**first, "w2": w2, "b2": b2}
         return {**super().init_server(server), "generator": generator, "counts": {}}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Collect the class counts of clients that have not sent theirs."""
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
         replies = exchange.call("count_classes", dict.fromkeys(unknown)) if unknown else {}
         counted = {str(client): reply.counts for client, reply in replies.items()}
         return {**state, "counts": {**state["counts"], **counted}}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: ServerState, exchange: core.Exchange) -> ServerState:
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         known = {} if exchange.server.round in self.setting.phases else state["counts"]
         return super().round(self.prepare({**state, "counts": known}, exchange), exchange)
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         return super().downlink({**state, "counts": self.summed(state["counts"])}, clients, server)
 
     def summed(self, counts: Mapping[str, Tensor]) -> Tensor:
@@ -151,16 +138,7 @@ class FedGen(HeadAveraging):
         labels = draw_labels(counts, size, random)
         return torch.empty(size, self.noise_dim).uniform_(generator=random), labels
 
-    @core.step(
-        up={
-            "counts": core.sent(
-                "statistics",
-                "how many images of each class the client has",
-                "C",
-                dtype=torch.int64,
-            )
-        }
-    )
+    @core.step(up={"counts": core.sent("statistics", OF_CLIENT, "C", dtype=torch.int64)})
     def count_classes(self, client: Client, state: ClientState, down: None) -> StepResult:
         """Upload the client's class counts."""
         return {"counts": client.class_counts}, state
@@ -181,31 +159,25 @@ class FedGen(HeadAveraging):
             value, (noise, labels) = supervised(batch), next(drawn)
             with torch.no_grad():
                 features = generated_features(down.generator, noise, labels)
-            return value + self.generated_weight * generated_loss(
-                local.model.head, features, labels
-            )
+            term = generated_loss(local.model.head, features, labels)
+            return value + self.generated_weight * term
 
         return core.fit(local, loss)
 
 
 def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
-    """Draw labels y ~ p(y) [B], where p(y) is the share of class y among all clients' images.
+    """Draw B = `size` labels y ~ p(y), the share of class y among all clients' images.
 
-    Args:
-        counts: number of images of each class [C].
-        size: B.
-        random: a generator on the CPU.
+    `counts` are the numbers of images of each class [C]; the generator is on the CPU.
     """
     return torch.multinomial(counts.double(), size, replacement=True, generator=random)
 
 
 def generated_features(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
-    """Return G(z, y) [B, d]: linear, batch norm, ReLU, linear; in float32 under autocast too.
+    """Return G(z, y) [B, d] from noise z [B, n]: linear, batch norm, ReLU, linear.
 
-    Args:
-        generator: w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d].
-        noise: z [B, n].
-        labels: y [B].
+    The generator has w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d]. It
+    computes in float32 under autocast too.
     """
     with torch.autocast(noise.device.type, enabled=False):
         classes = generator["w1"].shape[1] - noise.shape[1]
@@ -221,11 +193,8 @@ def ensemble_loss(
 ) -> Tensor:
     """Return the cross-entropy of sum_k p_k h_k(G(z, y)) with y, Eq. (4).
 
-    Args:
-        features: generated features [B, d].
-        labels: y [B].
-        heads: weight [K, C, d] and bias [K, C] of the participants' heads.
-        shares: p_k [K]; 1/K in the paper.
+    Generated features are [B, d]; the participants' heads have weight [K, C, d] and bias [K, C];
+    `shares` are p_k [K], 1/K in the paper.
     """
     weight, bias = heads["weight"], heads["bias"]
     logits = F.linear(features, weight.flatten(0, 1), bias.flatten())  # [B, K·C]
@@ -234,8 +203,5 @@ def ensemble_loss(
 
 
 def generated_loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of the client's head on generated features, Eq. (5)'s second term.
-
-    Only the head, from features [B, d] to logits, receives gradients; labels are [B].
-    """
+    """Return the cross-entropy of a client's head on generated features, second term of Eq. (5)."""
     return F.cross_entropy(head(features), labels)

@@ -32,7 +32,7 @@ the maximum. Those of the client's own model stay with the client.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +44,8 @@ from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
-from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
-from fedray.models import AuxiliaryOutput, WithAuxiliary, buffer_names, undrawn_linear
+from fedray.core import Batch, LocalContext, Server, ServerState, StepResult
+from fedray.models import WithAuxiliary, buffer_names, undrawn_linear
 
 EPS = 1e-6
 
@@ -82,7 +82,7 @@ class FedKD(MutualLearning):
     compress: StrictBool = True
     """Whether updates are sent as factors; false: as whole tensors (FedTSP's repository)."""
 
-    def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
+    def with_auxiliary(self, own: core.Classifier, auxiliary: core.Classifier) -> WithAuxiliary:
         """Return both models and W_h, which maps the small model's features to the client's."""
         d = self.setting.feature_dim
         return WithAuxiliary(own, auxiliary, undrawn_linear(d, d, bias=False))
@@ -93,29 +93,25 @@ class FedKD(MutualLearning):
         share = energy(self.energy_start, self.energy_end, done) if self.compress else None
         return factorise(update, share)
 
-    def server_step(
-        self, state: core.ServerState, total: core.Total, server: core.Server
-    ) -> core.ServerState:
+    def server_step(self, state: ServerState, total: core.Total, server: Server) -> ServerState:
         """Add the mean update to the small model; average buffers as FedAvg does."""
         model, updates = state["model"], total["update"]
         means = core.mean_of({**updates, **total["buffers"]}, total["weight"], model)
         moved = {name: model[name] + means[name].reshape(model[name].shape) for name in updates}
         return {"model": {**means, **moved}}
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        assert isinstance(output, AuxiliaryOutput)
-        assert isinstance(local.model, WithAuxiliary)
-        losses = []
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
+        losses, model = list[Tensor](), cast(WithAuxiliary, local.model)
         for student, other in ((output, output.auxiliary), (output.auxiliary, output)):
             teacher = self.teacher(other)
             large, small = (student, teacher) if student is output else (teacher, student)
-            hidden = F.mse_loss(large.features.float(), local.model.joint(small.features).float())
+            hidden = F.mse_loss(large.features.float(), model.joint(small.features).float())
             distance = kl_divergence(student.logits, teacher.logits, self.kl) + hidden
             task, other_task = (F.cross_entropy(o.logits, batch.labels) for o in (student, teacher))
             losses.append(adaptive_loss(task, other_task, distance))
         return losses[0] + losses[1]
 
-    def finish(self, local: LocalContext, trained: Trained) -> StepResult:
+    def finish(self, local: LocalContext, trained: core.Trained) -> StepResult:
         """Upload the change of the small model and its buffers; keep the client's own model."""
         upload, state = super().finish(local, trained)
         small, buffers = upload.pop("model"), buffer_names(local.model)
@@ -130,12 +126,8 @@ class FedKD(MutualLearning):
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
     """Return L = L_task + (L_KL + L_hidden) / (L_task + L_task of the other model).
 
-    The larger the task losses are, the less the models learn from each other.
-
-    Args:
-        task: the cross-entropy of this model.
-        other: the cross-entropy of the other model.
-        distance: the KL divergence plus the squared distance of the features.
+    The larger the task losses are, the less the models learn from each other. `distance` is the KL
+    divergence plus the squared distance of the features.
     """
     return task + distance / (task + other).clamp_min(EPS)
 
@@ -156,14 +148,10 @@ def energy_rank(singular: Tensor, share: float) -> int:
 
 
 def factorise(tensor: Tensor, share: float | None) -> core.Tensors:
-    """Return U [m, K], Sigma [K] and V [K, n] for the smallest K with enough energy.
+    """Return "u" [m, K], "s" [K] and "v" [K, n] for the least K with the `share` T of the energy.
 
-    Args:
-        tensor: a tensor on the CPU; one of more than two axes counts as a matrix [m, n].
-        share: T; None returns the whole tensor.
-
-    Returns:
-        "u", "s" and "v", or "whole" if the factors would not be smaller than the tensor.
+    A tensor of more than two axes counts as a matrix [m, n]. Without a share, or if the factors
+    would not be smaller, "whole" is the tensor.
     """
     whole = {"whole": tensor}
     if share is None or tensor.dim() < 2 or not tensor.isfinite().all() or not tensor.any():

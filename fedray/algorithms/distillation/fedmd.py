@@ -72,10 +72,7 @@ class FedMD(core.LocalTraining):
     def init_server(self, server: Server) -> ServerState:
         """Check that public images have labels, if `public_epochs` needs them."""
         if self.public_epochs and not server.public.is_labelled:
-            raise UserError(
-                f"algorithm.public_epochs={self.public_epochs} trains on the labels of public "
-                "images, but data.public.labelled=false; set algorithm.public_epochs=0"
-            )
+            raise UserError("data.public.labelled=false needs algorithm.public_epochs=0")
         return {}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:

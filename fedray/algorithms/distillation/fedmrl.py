@@ -22,21 +22,20 @@ client's own model stay with the client.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray import core
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
 from fedray.config import Tree
-from fedray.core import Batch, Classifier, ClassifierOutput, LocalContext, StepResult, Trained
+from fedray.core import Batch, Classifier, ClientState, LocalContext, StepResult, Trained, method
 from fedray.errors import UserError
-from fedray.models import AuxiliaryOutput, FusedWithAuxiliary, WithAuxiliary, undrawn_linear
+from fedray.models import FusedWithAuxiliary, WithAuxiliary, undrawn_linear
 
 
-@core.method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
+@method("fedmrl", "FedMRL", "Yi et al., NeurIPS 2024, arXiv:2406.00488")
 class FedMRL(AuxiliaryAveraging):
     """Fused features of an averaged small model and the client's own, classified by both heads."""
 
@@ -53,18 +52,11 @@ class FedMRL(AuxiliaryAveraging):
     """Whether the trained projector is discarded after every round, as in the official code."""
 
     def auxiliary_dim(self) -> int:
-        """Return d_1.
-
-        Raises:
-            UserError: if the small model's features are wider than the fused features.
-        """
+        """Return d_1, at most the width of the fused features."""
         d = self.setting.feature_dim
         width = max(d // 4, 1) if self.small_dim is None else self.small_dim
         if width > d:
-            raise UserError(
-                f"algorithm.small_dim={width} is larger than model.feature_dim={d}, the number of "
-                f"fused features; set algorithm.small_dim to at most {d}"
-            )
+            raise UserError(f"algorithm.small_dim={width} exceeds model.feature_dim={d}")
         return width
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
@@ -72,8 +64,7 @@ class FedMRL(AuxiliaryAveraging):
         d = self.setting.feature_dim
         return FusedWithAuxiliary(own, auxiliary, undrawn_linear(self.auxiliary_dim() + d, d))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        assert isinstance(output, AuxiliaryOutput)
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> StepResult:
@@ -81,7 +72,7 @@ class FedMRL(AuxiliaryAveraging):
         upload, state = super().finish(local, trained)
         restored = local.state.model if self.official_bug else {}
         before = {name: t for name, t in restored.items() if name.startswith("joint.")}
-        return upload, core.ClientState({**state.model, **before}, state.memory)
+        return upload, ClientState({**state.model, **before}, state.memory)
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:

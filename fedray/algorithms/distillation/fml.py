@@ -19,16 +19,15 @@ Buffers: those of the small model are averaged like weights; counters take the m
 client's own model stay with the client.
 """
 
-from typing import Literal
+from typing import Any
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
-from fedray.algorithms.losses import kl_divergence
-from fedray.core import Batch, ClassifierOutput, LocalContext, method
-from fedray.models import AuxiliaryOutput
+from fedray.algorithms.losses import Over, kl_divergence
+from fedray.core import Batch, LocalContext, method
 
 
 @method("fml", "FML", "Shen et al., 2020, arXiv:2006.16765")
@@ -43,8 +42,7 @@ class FML(MutualLearning):
     """β, weight of the labels in the loss of the small model; 1 trains the small model as
     FedAvg. FedTSP's comparison: 0.5."""
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        assert isinstance(output, AuxiliaryOutput)
+    def loss(self, output: Any, batch: Batch, local: LocalContext) -> Tensor:
         small, labels = output.auxiliary, batch.labels
         to_own, to_small = self.teacher(small).logits, self.teacher(output).logits
         own = mutual_loss(output.logits, to_own, labels, self.alpha, self.kl)
@@ -52,20 +50,11 @@ class FML(MutualLearning):
 
 
 def mutual_loss(
-    logits: Tensor,
-    teacher: Tensor,
-    labels: Tensor,
-    weight: float,
-    over: Literal["images", "entries"] = "images",
+    logits: Tensor, teacher: Tensor, labels: Tensor, weight: float, over: Over = "images"
 ) -> Tensor:
     """Return weight * CE + (1 - weight) * D_KL(teacher || model), L_local and L_meme.
 
-    Args:
-        logits: logits of the student [B, C].
-        teacher: logits of the other model [B, C].
-        labels: class labels [B].
-        weight: α or β, in [0, 1].
-        over: see `kl_divergence`.
+    The weight is α or β; the other model's logits [B, C] are the teacher. See `kl_divergence`.
     """
     loss = weight * F.cross_entropy(logits, labels)
     return loss + (1 - weight) * kl_divergence(logits, teacher, over)

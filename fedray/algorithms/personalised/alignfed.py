@@ -45,8 +45,7 @@ class AlignFed(HeadAveraging):
     lambda_start: core.LossWeight = 20.0
     """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
     lambda_end: core.LossWeight = 2.0
-    """λ_T, weight of the alignment after the last round; the weight changes geometrically from
-    λ_0."""
+    """λ_T, weight of the alignment after the last round; it changes geometrically from λ_0."""
     temperature: core.Temperature = 1.0
     """Temperature of the cosines in the alignment loss."""
     target_temperature: core.Temperature = 0.5
@@ -59,10 +58,7 @@ class AlignFed(HeadAveraging):
 
     def check(self) -> None:
         if self.lambda_start > 0 and self.lambda_end == 0:
-            raise ValueError(
-                "lambda_end=0 cannot be reached geometrically; set algorithm.lambda_end > 0, "
-                "or algorithm.lambda_start=0 to switch the alignment off"
-            )
+            raise ValueError("lambda_end=0 is not reached geometrically from lambda_start > 0")
 
     def init_server(self, server: Server) -> ServerState:
         """Return the spread targets and an initial head from the uniform distribution of heads."""

@@ -36,9 +36,12 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.algorithms.mean import ClassWeights
 from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
 from fedray.core import LocalContext, ServerState, StepResult
 from fedray.models import head_tensors, tensor_names
+
+MIXTURE = "a mixture of clients' heads, in which those of similar clients weigh most"
 
 
 @core.method("fedpac", "FedPAC", "Xu et al., ICLR 2023, arXiv:2306.11867")
@@ -55,6 +58,8 @@ class FedPAC(PrototypeAveraging, FedAvg):
     """Besides a trained extractor with prototypes: the trained head, h, the mean feature of each
     class times the class's share, before training, and V, the variance of the client's features."""
 
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's prototypes: weighted, by samples (paper), or uniform, by clients (code)."""
     lambda_: core.LossWeight = 1.0
     """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
     head_epochs: int = Field(1, ge=0, le=10_000)
@@ -114,30 +119,18 @@ class FedPAC(PrototypeAveraging, FedAvg):
         head = select(trained.tensors, head_tensors(local.model))
         return {**upload, "head": head, **local.notes}, state
 
-    @core.step(
-        down={
-            "head": core.sent(
-                "weights",
-                "a mixture of clients' heads, in which those of similar clients weigh most",
-            )
-        }
-    )
+    @core.step(down={"head": core.sent("weights", MIXTURE)})
     def receive_head(self, client: core.Client, state: core.ClientState, down: Any) -> StepResult:
         """Replace the client's head by the combined one."""
         return None, core.ClientState({**state.model, **down.head}, state.memory)
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Return h [C, d] and V >= 0, from which the head weights are computed.
+    """Return h [C, d] and V >= 0 of features z [n, d], from which head weights are computed.
 
     With pi_c the share of class c: h_c = pi_c * mean_c, zero for classes that the client does not
     hold, and V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is
     (E||z||² - ||h||²) / n.
-
-    Args:
-        features: z [n, d].
-        labels: class labels [n].
-        classes: C.
     """
     n, d = features.shape
     z, labels = features.cpu().double(), labels.cpu()  # not every accelerator has float64
@@ -149,11 +142,8 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
 def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     """Return the download with its prototypes completed by the client's for classes without one.
 
-    Args:
-        down: the server's prototypes; if none is present, they are returned unchanged, so that
-            nothing is aligned.
-        means: h [C, d] of `head_statistics`.
-        labels: labels of all local images [n].
+    If the server has no prototype, nothing is aligned. `means` are h [C, d] of `head_statistics`,
+    `labels` those of all local images [n].
     """
     if not down.present.any():
         return down
@@ -161,15 +151,13 @@ def alignment_targets(down: Any, means: Tensor, labels: Tensor) -> Any:
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
     vectors = down.vectors.where(down.present.unsqueeze(1), local)
-    return replace(down, vectors=vectors, present=down.present | held)
+    return down.replaced(vectors=vectors, present=down.present | held)
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:
     """Return D_jk = sum_c <h_i,c - h_j,c, h_i,c - h_k,c> [K, K], a Gram matrix; row i is zero.
 
-    Args:
-        means: h of the K clients [K, C, d].
-        target: i, the client whose head is combined.
+    `means` are h of the K clients [K, C, d], `target` is i, the client whose head is combined.
     """
     flat = means.double().flatten(1)
     gram = flat @ flat.T  # cheaper than a product of differences for each pair (j, k)
@@ -179,11 +167,8 @@ def head_bias(means: Tensor, target: int) -> Tensor:
 def simplex_minimum(matrix: Tensor) -> Tensor:
     """Return the a that minimises a^T Q a subject to a >= 0 and sum(a) = 1, in double precision.
 
-    With Q = R^T R, the minimiser of ||R x||² + (1^T x - 1)² over x >= 0 is a multiple of a. It is
-    the exact solution of a non-negative least squares problem.
-
-    Args:
-        matrix: Q [K, K], positive semi-definite.
+    With Q = R^T R [K, K], the minimiser of ||R x||² + (1^T x - 1)² over x >= 0 is a multiple of a.
+    It is the exact solution of a non-negative least squares problem.
     """
     from scipy.optimize import nnls  # takes a second to import
 
@@ -196,13 +181,9 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
 
 
 def head_weights(means: Tensor, variances: Tensor, target: int, min_weight: float) -> Tensor:
-    """Return the weights [K] of all heads in one client's head: argmin_a a^T (diag(V) + D) a.
+    """Return the weights [K] of all heads in client i's head: argmin_a a^T (diag(V) + D) a.
 
-    Args:
-        means: h of the K clients [K, C, d].
-        variances: V of the K clients [K].
-        target: i, the client whose head is combined.
-        min_weight: weights up to this value are set to 0, and the others scaled to sum to 1.
+    Weights up to `min_weight` are set to 0, and the others scaled to sum to 1.
     """
     weights = simplex_minimum(torch.diag(variances.double()) + head_bias(means, target))
     large = weights.where(weights > min_weight, 0)

@@ -24,6 +24,7 @@ Buffers: the running statistics of the personal models are averaged as in FedAvg
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -60,10 +61,7 @@ class PFedMe(OwnModel):
 
     def check(self) -> None:
         if self.eta * self.lambda_ > 1:
-            raise ValueError(
-                f"eta={self.eta:g} times lambda={self.lambda_:g} is above 1, so w would jump "
-                f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
-            )
+            raise ValueError(f"eta={self.eta:g} exceeds 1 / lambda={1 / self.lambda_:g}")
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
@@ -91,12 +89,8 @@ class PFedMe(OwnModel):
         def loss(batch: core.Batch) -> Tensor:
             return batch_loss(batch) + proximal_term(model, w, self.lambda_)
 
-        trained = core.fit(
-            local,
-            loss,
-            repeat=self.inner_steps,
-            after_batch=lambda: outer_step(w, model, self.eta * self.lambda_),
-        )
+        move = partial(outer_step, w, model, self.eta * self.lambda_)
+        trained = core.fit(local, loss, repeat=self.inner_steps, after_batch=move)
         return replace(trained, tensors={**trained.tensors, **w})
 
 

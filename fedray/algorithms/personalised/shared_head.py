@@ -29,10 +29,7 @@ class HeadAveraging(HeadSharing):
 
     up = {
         "head": core.sent(
-            "weights",
-            "which classes the client holds, by the rows of its head that changed; the extractor "
-            "is not sent",
-            combine="mean",
+            "weights", "which classes it holds (rows of its head that changed)", combine="mean"
         ),
         "samples": SAMPLES,
     }

@@ -17,8 +17,6 @@ Deviations:
       file has nine layers.
 """
 
-from __future__ import annotations
-
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.algorithms.prompts.prompt_averaging import (

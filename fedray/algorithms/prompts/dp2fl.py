@@ -38,8 +38,6 @@ Deviations:
       they take part again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 

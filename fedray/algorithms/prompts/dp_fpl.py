@@ -31,8 +31,6 @@ Deviations:
     - Checked against the official code; the paper's text was not at hand.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log, sqrt
 

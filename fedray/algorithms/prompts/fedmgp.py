@@ -35,8 +35,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple

@@ -19,8 +19,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from math import log
 
 import torch

@@ -14,8 +14,6 @@ Deviations:
     - Those of lora.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt

@@ -13,8 +13,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -19,8 +19,6 @@ Deviations:
     - Checked against the official code; the paper's text was not at hand.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field

@@ -17,8 +17,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import Any
 

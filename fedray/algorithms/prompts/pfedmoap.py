@@ -26,8 +26,6 @@ Deviations:
     - Checked against the official code; the paper's text was not at hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 

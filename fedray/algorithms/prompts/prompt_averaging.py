@@ -4,8 +4,6 @@ They apply FedAvg to a model whose weights are prompts (`PromptedClip`), so that
 can be combined with them unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, ClassVar
 

@@ -17,8 +17,6 @@ Deviations:
       PromptFolio and FedMGP omit it (`drop_last=true`).
 """
 
-from __future__ import annotations
-
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.core import method
 

@@ -14,8 +14,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 from torch import Tensor
 

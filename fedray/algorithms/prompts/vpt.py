@@ -15,8 +15,6 @@ Deviations:
     - By default, images are not cropped randomly; see promptfl.py.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from pydantic import Field

@@ -6,8 +6,6 @@ arXiv:2103.00020.
     classification by class names -> ZeroShotClip.text_features
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 from torch import Tensor
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,22 +29,9 @@ CLASS_FEATURES = {
 LOCAL_PROTOTYPES = {
     **CLASS_FEATURES,
     "vectors": replace(CLASS_FEATURES["vectors"], combine=by_class),
-    "counts": core.sent(
-        "statistics", "how many images of each class it has", "c", dtype=torch.int64
-    ),
+    "counts": core.sent("statistics", "how many images of each class", "c", dtype=torch.int64),
 }
 """The same with the client's number of training samples of each class [c]."""
-PRESENT = core.sent("statistics", "", "C", dtype=torch.bool)
-GLOBAL_PROTOTYPES = {
-    "vectors": core.sent(
-        "prototypes",
-        "the mean features of every class over the clients; if one client alone holds a class, its "
-        "own mean features",
-        "C d",
-    ),
-    "present": PRESENT,
-}
-"""The server's prototypes [C, d], zero for absent classes, and the mask of those present [C]."""
 
 
 class ClassAveraging(core.LocalTraining):
@@ -53,15 +40,19 @@ class ClassAveraging(core.LocalTraining):
     A class without uploads keeps its last mean.
     """
 
+    down: ClassVar[Any] = {
+        "vectors": core.sent(
+            "prototypes", "mean features of a class over its clients, which may be one", "C d"
+        ),
+        "present": core.sent("statistics", "", "C", dtype=torch.bool),
+    }
+    """The server's vectors, zero for absent classes, and the mask of those present [C]."""
     proto_agg: ClassWeights
 
-    def class_width(self) -> int:
-        """Return the width of the vectors."""
-        return self.setting.feature_dim
-
     def init_server(self, server: Server) -> ServerState:
-        """Return zero vectors [C, d], and no class present."""
-        vectors = torch.zeros(self.setting.num_classes, self.class_width())
+        """Return zero vectors, [C, d] or as declared, and no class present."""
+        sizes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
+        vectors = torch.zeros([sizes[axis] for axis in self.down["vectors"].axes.split()])
         present = torch.zeros(len(vectors), dtype=torch.bool)
         return {**super().init_server(server), "vectors": vectors, "present": present}
 
@@ -88,13 +79,7 @@ class PrototypeSharing(core.LocalTraining):
 
 
 class PrototypeAveraging(PrototypeSharing, ClassAveraging):
-    """Averaging of class prototypes beside models; clients receive both."""
-
-    down = GLOBAL_PROTOTYPES
-
-    proto_agg: ClassWeights = "weighted"
-    """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
-    clients that hold the class (most code)."""
+    """Averaging of class prototypes, which clients upload and receive."""
 
 
 def local_prototypes(client: core.Client, model: core.Classifier) -> dict[str, Tensor]:
@@ -105,16 +90,10 @@ def local_prototypes(client: core.Client, model: core.Classifier) -> dict[str, T
 def prototype_loss(
     output: core.ClassifierOutput, labels: Tensor, prototypes: Any, weight: float
 ) -> Tensor:
-    """Return cross-entropy + λ * distance of features to their classes' prototypes, Eq. (7).
+    """Return cross-entropy + λ * distance of features [B, d] to their classes' prototypes, Eq. (7).
 
     The distance is a mean squared error over batch and width. A sample whose class has no prototype
-    counts as zero (FedProto's index set).
-
-    Args:
-        output: features [B, d] and logits [B, C].
-        labels: class labels [B].
-        prototypes: the server's `vectors` [C, d], and `present` [C].
-        weight: λ.
+    counts as zero (FedProto's index set). `prototypes` has `vectors` [C, d] and `present` [C].
     """
     features, present = output.features.float(), prototypes.present[labels].unsqueeze(1)
     targets = torch.where(present, prototypes.vectors[labels], features)
@@ -128,14 +107,12 @@ class ServerTraining(core.Algorithm):
     """A method whose server trains on uploaded mean features (FedGH, FedTGP)."""
 
     server_epochs: core.Epochs = 100
-    """Number of passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100;
-    FedGH's paper: 1."""
+    """Passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100; FedGH: 1."""
     server_batch_size: int | None = Field(None, ge=1, le=10**6)
     """Number of uploaded vectors per server step; null: the clients' batch size (FedTSP's and
     FedTGP's code). FedGH's paper: 1."""
     server_lr: core.LearningRate = 0.01
-    """Learning rate of the server's SGD. FedTSP's supplementary: 0.01; FedTGP's code: that of the
-    clients."""
+    """Learning rate of the server's SGD. FedTSP's supplementary: 0.01; FedTGP's code: clients'."""
 
     def train_on_uploads(
         self,

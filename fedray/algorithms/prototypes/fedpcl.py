@@ -29,26 +29,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    LOCAL_PROTOTYPES,
-    ClassAveraging,
-    PrototypeSharing,
-)
-from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState, Uplinks
+from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES, PrototypeAveraging
+from fedray.core import Batch, ClassifierOutput, Downlinks, LocalContext, Server, ServerState
 
 
 @core.method("fedpcl", "FedPCL", "Tan et al., NeurIPS 2022, arXiv:2209.10083")
-class FedPCL(PrototypeSharing, ClassAveraging):
+class FedPCL(PrototypeAveraging):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
     requires = core.Requires(head=False)
     proto_agg = "uniform"
     down: ClassVar[Any] = {
-        **GLOBAL_PROTOTYPES,
-        "sets": core.sent(
-            "prototypes", "every client's class means, to every other client", "N C d"
-        ),
+        "sets": core.sent("prototypes", "every client's class means, to every client", "N C d"),
     }
     """The global prototypes and those of every client [N, C, d], where a class that a client does
     not hold has the global one."""
@@ -61,13 +53,11 @@ class FedPCL(PrototypeSharing, ClassAveraging):
         sets = torch.zeros(self.setting.clients, *state["vectors"].shape)
         return {**state, "sets": sets, "held": torch.zeros(sets.shape[:2], dtype=torch.bool)}
 
-    def downlink(
-        self, state: ServerState, clients: Sequence[int], server: Server
-    ) -> core.Downlinks:
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
         return super().downlink({**state, "sets": padded}, clients, server)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(self, state: ServerState, uplinks: Any, server: Server) -> ServerState:
         """Replace the participants' sets, and average each class over the clients that hold it."""
         sets, held = state["sets"].clone(), state["held"].clone()
         for client, upload in uplinks.items():
@@ -123,13 +113,8 @@ def prototype_contrast(
 ) -> Tensor:
     """Return the mean over batch and S sets of -log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}).
 
-    Args:
-        z: unit features [B, d].
-        labels: y [B].
-        sets: prototypes [S, C, d].
-        present: mask of the classes that have a prototype [C]. Sums exclude other classes, and an
-            image of another class counts as zero.
-        tau: temperature.
+    z are unit features [B, d], the sets of prototypes [S, C, d]. Sums exclude classes that are not
+    `present` [C], and an image of such a class counts as zero.
     """
     with torch.autocast(z.device.type, enabled=False):  # autocast would multiply in bfloat16
         logits = torch.einsum("bd,scd->sbc", z.float(), sets) / tau

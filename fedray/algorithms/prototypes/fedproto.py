@@ -23,20 +23,13 @@ Deviations:
 from torch import Tensor
 
 from fedray.algorithms.mean import ClassWeights
-from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    ClassAveraging,
-    PrototypeSharing,
-    prototype_loss,
-)
+from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
 from fedray.core import Batch, ClassifierOutput, LocalContext, LossWeight, method
 
 
 @method("fedproto", "FedProto", "Tan et al., AAAI 2022, arXiv:2105.00243")
-class FedProto(PrototypeSharing, ClassAveraging):
+class FedProto(PrototypeAveraging):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
-
-    down = GLOBAL_PROTOTYPES
 
     lambda_: LossWeight = 1.0
     """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""

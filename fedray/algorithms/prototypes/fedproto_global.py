@@ -20,6 +20,7 @@ Buffers: as in FedAvg.
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.mean import ClassWeights
 from fedray.algorithms.prototypes.class_prototypes import PrototypeAveraging, prototype_loss
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Batch, ClassifierOutput, LocalContext, LossWeight, method
@@ -33,6 +34,8 @@ class FedProtoGlobal(PrototypeAveraging, FedAvg):
     one_model = True
     dense = False
 
+    proto_agg: ClassWeights = "weighted"
+    """Mean of a class's prototypes: weighted, by samples (paper), or uniform, by clients (code)."""
     mu: LossWeight = 1.0
     """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
 

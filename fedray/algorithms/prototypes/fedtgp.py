@@ -34,9 +34,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.mean import class_average
 from fedray.algorithms.prototypes.class_prototypes import (
-    GLOBAL_PROTOTYPES,
-    ClassAveraging,
-    PrototypeSharing,
+    PrototypeAveraging,
     ServerTraining,
     local_prototypes,
     prototype_loss,
@@ -46,10 +44,9 @@ from fedray.models import drawn_linear
 
 
 @core.method("fedtgp", "FedTGP", "Zhang et al., AAAI 2024, arXiv:2401.03230")
-class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
+class FedTGP(PrototypeAveraging, ServerTraining):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
-    down = GLOBAL_PROTOTYPES
     proto_agg = "uniform"
 
     lambda_: core.LossWeight = 1.0
@@ -57,8 +54,7 @@ class FedTGP(PrototypeSharing, ServerTraining, ClassAveraging):
     margin_threshold: float = Field(100.0, ge=0, le=1e6)
     """Upper bound of the margin; 0 gives a softmax of distances without margin."""
     stale: StrictBool = False
-    """Whether clients upload the prototypes of their weights before training (official
-    code)."""
+    """Whether clients upload the prototypes of their weights before training (official code)."""
 
     def init_server(self, server: Server) -> ServerState:
         classes, d = self.setting.num_classes, self.setting.feature_dim
@@ -104,13 +100,9 @@ def trained_prototypes(generator: Mapping[str, Tensor]) -> Tensor:
 
 
 def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Return negative distances [B, C], plus the margin for the label's class, Eq. (10).
+    """Return negative distances [B, C] of uploaded [B, d] and trained prototypes [C, d], Eq. (10).
 
-    Args:
-        vectors: uploaded prototypes [B, d].
-        labels: the class of each uploaded prototype [B].
-        prototypes: the server's prototypes [C, d].
-        margin: delta, added to the distance from the prototype of the label's class.
+    The margin delta is added to the distance from the prototype of the label's class.
     """
     # This mode is exact, needs no tensor of size B x C x d, and has gradient 0 at distance 0.
     distance = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")

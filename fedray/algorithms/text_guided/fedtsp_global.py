@@ -24,6 +24,7 @@ from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prototypes.class_prototypes import LOCAL_PROTOTYPES
 from fedray.algorithms.text_guided.fedtsp import FedTSP
+from fedray.core import Client, ClientState, StepResult
 
 
 @core.method("fedtsp_global", "FedTSP, one global model", FedTSP.paper)
@@ -35,9 +36,7 @@ class FedTSPGlobal(FedTSP, FedAvg):
     dense = False
 
     @core.step(down=FedAvg.down, up=LOCAL_PROTOTYPES)
-    def untrained_prototypes(
-        self, client: core.Client, state: core.ClientState, down: Any
-    ) -> core.StepResult:
+    def untrained_prototypes(self, client: Client, state: ClientState, down: Any) -> StepResult:
         """Upload the prototypes of the initial global model."""
-        result: core.StepResult = super().untrained_prototypes(client, state, down)
+        result: StepResult = super().untrained_prototypes(client, state, down)
         return result

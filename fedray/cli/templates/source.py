@@ -6,13 +6,11 @@ Folders with one subfolder of images per class need no source of their own: use
 data.source=image_folder.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 
-from fedray.plugin import Listing, OfficialSplit, ReadOptions, Row, Source, sources
+from fedray.plugin import Listing, OfficialSplit, Row, Source, sources
 
 
 @sources.add  # registers `name`, for `data.source=new_source`
@@ -21,12 +19,12 @@ class NewSource(Source):
 
     name = "new_source"
 
-    def find_root(self, root: Path | None, *, download: bool) -> Path:
+    def find_root(self, root, *, download):
         """Return the folder of the data; by default `data.root`."""
         del root, download
         return Path(__file__).parent
 
-    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+    def files(self, root, options):
         """Return all files that are read; images are decoded again after a file has changed.
 
         By default, these are the image files of the rows.
@@ -34,7 +32,7 @@ class NewSource(Source):
         del options
         return [root / Path(__file__).name]
 
-    def listing(self, root: Path, options: ReadOptions) -> Listing:
+    def listing(self, root, options):
         """Return the class names, and one row per image with its file, bytes or pixels and label.
 
         A row can also contain its split (OfficialSplit.TRAIN or OfficialSplit.TEST, used with

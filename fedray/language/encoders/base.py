@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.config import Frozen
+from fedray.config import Frozen, NoParams
 from fedray.errors import UserError
 from fedray.registry import Registry
 
@@ -273,8 +273,8 @@ class EncoderChoice(ABC, Generic[P]):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    Params: ClassVar[type[Frozen]]
-    paper: ClassVar[str]
+    Params: ClassVar[type[Frozen]] = NoParams
+    paper: ClassVar[str] = "-"
     cached: ClassVar[bool] = True
 
     params: P

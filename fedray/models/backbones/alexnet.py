@@ -1,7 +1,5 @@
 """AlexNet with batch norm, and a smaller network of the same kind."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import nn

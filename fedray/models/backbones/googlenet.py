@@ -1,7 +1,5 @@
 """GoogLeNet as published in 2014."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Layers that several backbones share."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

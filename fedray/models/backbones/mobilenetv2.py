@@ -1,7 +1,5 @@
 """MobileNetV2."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import nn

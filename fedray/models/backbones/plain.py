@@ -1,7 +1,5 @@
 """Networks without residual connections: `mlp`, `cnn2`, `cnn3`, `cnn4`, `vgg11`."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from fedray.models.architectures import architecture

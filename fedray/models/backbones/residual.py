@@ -5,8 +5,6 @@ He et al.'s for CIFAR: 3x3, stride 1 and no max-pool. Short networks have fewer 
 names of tensors are torchvision's.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """U-Nets, which return a vector for every pixel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

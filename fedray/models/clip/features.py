@@ -1,7 +1,5 @@
 """The node's cache of image features of a frozen vision tower: computed once and mapped."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A frozen CLIP, split into two towers that accept prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Self

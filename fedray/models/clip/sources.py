@@ -1,7 +1,5 @@
 """The registry of CLIPs for `model.clip`, and the sources of their weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The vision tower of a frozen CLIP, which accepts prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self

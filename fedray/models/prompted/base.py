@@ -1,7 +1,5 @@
 """Base class of models whose parameters are prompts around a frozen CLIP."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -92,14 +90,14 @@ class PromptedClip(Classifier, ABC):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Set the initial values: of prompts, then of layers, by PyTorch's defaults.
+        """Set the initial values: of prompts, then of layers, by the rules of `init.initialise`.
 
-        Other parameters keep the values of the constructor.
+        Other parameters keep the values of `make_prompts`, which draws under a seed of the run.
         """
         for prompt, words, noise in self._prompts:
             self.start(generator, prompt, words, noise)
         for layers in self.children():
-            initialise(layers, generator)
+            initialise(layers, generator, strict=False)
 
     @torch.no_grad()
     def start(

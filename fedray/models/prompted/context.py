@@ -1,7 +1,5 @@
 """A CLIP with contexts before the class names: one, or a shared and a local one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A CLIP with prompts in both towers, coupled by maps (MaPLe; DP2FL's task and data prompts)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The texts of classes, with prompts inserted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 
