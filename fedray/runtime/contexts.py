@@ -45,7 +45,7 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stepped:
     """What a client's step returned; the upload has not passed the gate.
 
@@ -64,7 +64,7 @@ class Stepped:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class Given:
     """What a step reads: its client's state and its download, on the device.
 
@@ -73,7 +73,7 @@ class Given:
         state: this state, or the first one, on the device.
         down: the download on the device.
         guards: notice a step that writes into them.
-        is_empty: whether the state has no tensor.
+        is_empty: True if the state has no tensor.
     """
 
     before: core.ClientState | None
@@ -156,11 +156,12 @@ class StepContexts:
         self, context: core.Client, state: core.ClientState | None, down: core.Payload | None
     ) -> Given:
         """Return what a step reads, on the device."""
-        read = state
+        read, known = state, self._empty
         if read is None:
-            known = self._empty
             read = known[context.id] if context.id in known else self._first(context)
-        placed, guards = self._download(down)
+        if down is not None and self._sent[0]() is not down:
+            self._send(down)
+        placed, guards = (None, ()) if down is None else self._sent[1]
         is_empty = not (read.model or read.memory)
         if not is_empty:
             if self.device.type != "cpu":
@@ -170,7 +171,7 @@ class StepContexts:
                 arrived = iter(blocks)
                 read = core.ClientState(**map_blocks(lambda _: next(arrived), vars(read)))
             guards = *guards, ReadOnly("the client's state", vars(read))
-        return Given(state, read, placed, guards, is_empty)
+        return Given(state, read, placed or down, guards, is_empty)
 
     @contextmanager
     def together(self, round_: int, members: Sequence[Member]) -> Iterator[Together]:
@@ -255,20 +256,14 @@ class StepContexts:
             return out_of_memory(self.device, where, REMEDY)
         return ClientError(client, round_, step, Failure.of(error))
 
-    def _download(self, down: core.Payload | None) -> Sent:
-        """Return a download on the device, to which it is sent once for all, and its guard."""
-        if down is None:
-            return None, ()
-        if self._sent[0]() is not down:
-            placed = None  # on the CPU, the download itself, which must not be kept alive
-            if self.device.type != "cpu":
-                blocks = self._arrived.get(id(down)) or moved_to(down.blocks(), self.device)
-                there = iter(blocks)
-                placed = down.copied(lambda _: next(there))
-            guard = ReadOnly("its download", vars(placed or down))
-            self._sent = weakref.ref(down, self._forget), (placed, (guard,))
-        placed, guards = self._sent[1]
-        return placed or down, guards
+    def _send(self, down: core.Payload) -> None:
+        """Copy a download to the device once for all who are sent it, and guard it."""
+        placed = None  # on the CPU, the download itself, which must not be kept alive
+        if self.device.type != "cpu":
+            there = iter(self._arrived.get(id(down)) or moved_to(down.blocks(), self.device))
+            placed = down.copied(lambda _: next(there))
+        guard = ReadOnly("its download", vars(placed or down))
+        self._sent = weakref.ref(down, self._forget), (placed, (guard,))
 
     def _forget(self, _: object = None) -> None:
         """Forget the last download."""

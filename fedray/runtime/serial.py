@@ -31,7 +31,8 @@ class SerialExecutor:
         at_once = task == "sum" or self._runtime.device.type != "cpu"
         groups = groups_of_step(self._assembly, name, down, at_once=at_once)
         clients = [client for group in groups for client in group]
-        members = (Member(client, self.states.get(client), down[client]) for client in clients)
+        states = map(self.states.get, clients)
+        members = map(Member, clients, states, map(down.__getitem__, clients))
         answer = self._runtime.run_blocks(task, name, round_, [groups], members, self.states.write)
         replies, files, totals = answer
         for file in files:
