@@ -47,7 +47,6 @@ class ClassAveraging(core.LocalTraining):
         "present": core.sent("statistics", "", "C", dtype=torch.bool),
     }
     """The server's vectors, zero for absent classes, and the mask of those present [C]."""
-    proto_agg: ClassWeights
 
     def init_server(self, server: Server) -> ServerState:
         """Return zero vectors, [C, d] or as declared, and no class present."""
