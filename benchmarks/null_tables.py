@@ -170,7 +170,7 @@ PLUGIN = """\
 from dataclasses import replace
 
 from fedray.plugin import FedAvg, method
-from fedray.streams import Streams
+from fedray.base.streams import Streams
 
 
 @method("mine", "Mine", "-")

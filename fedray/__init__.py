@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedray.api.experiment import Experiment
     from fedray.api.result import Result, load
     from fedray.api.studies import Sweep, SweepResult, Table, TableResult
+    from fedray.base.errors import UserError
 
 __version__ = "0.1.0"
 
@@ -28,9 +29,13 @@ _HOMES = {
     "SweepResult": "fedray.api.studies",
     "Table": "fedray.api.studies",
     "TableResult": "fedray.api.studies",
+    "UserError": "fedray.base.errors",
     "load": "fedray.api.result",
 }
 """The module that defines each name of the Python API."""
+
+LIGHT = ("fedray.api.result", "fedray.base.errors")
+"""The modules that do without PyTorch."""
 
 __all__ = [
     "Experiment",
@@ -39,6 +44,7 @@ __all__ = [
     "SweepResult",
     "Table",
     "TableResult",
+    "UserError",
     "__version__",
     "load",
 ]
@@ -70,9 +76,9 @@ if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedray' has no attribute '{name}'")
-    if _HOMES[name] != "fedray.api.result" and "torch" not in sys.modules:
-        from fedray.activity import end_waiting, say_next
-        from fedray.imports import import_quickly
+    if _HOMES[name] not in LIGHT and "torch" not in sys.modules:
+        from fedray.base.activity import end_waiting, say_next
+        from fedray.base.imports import import_quickly
 
         say_next("importing PyTorch")
         import_quickly("torch", _HOMES[name])

@@ -23,9 +23,9 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.activity import Escaping, end_waiting
-from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
-from fedray.masking import mask
+from fedray.base.activity import Escaping, end_waiting
+from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
+from fedray.base.masking import mask
 from fedray.storage.files import check_path
 
 USER_ERROR = 2

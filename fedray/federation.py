@@ -14,6 +14,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from fedray.base.counts import NO_WORK, Tallied, counted
+from fedray.base.errors import ClientError, Failure, RunFailed, ServerError, UserError
+from fedray.base.trees import Snapshot, is_tree, make_contiguous
 from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
@@ -27,8 +30,6 @@ from fedray.core import (
     Total,
     is_tested_together,
 )
-from fedray.counts import NO_WORK, Tallied, counted
-from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metrics, measure
@@ -38,7 +39,6 @@ from fedray.storage.files import is_full
 from fedray.storage.metric import REPORTED
 from fedray.storage.run import Round, Traffic, Work
 from fedray.storage.states import StateStore
-from fedray.trees import Snapshot, is_tree, make_contiguous
 
 WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""

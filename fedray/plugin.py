@@ -13,6 +13,7 @@ of one's own), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), 
 
 from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
+from fedray.base.errors import UserError
 from fedray.config import Frozen, InputFile, LossWeight
 from fedray.core import (
     Algorithm,
@@ -31,7 +32,6 @@ from fedray.data.augment import Augmentation, augmentations
 from fedray.data.imageset import OfficialSplit
 from fedray.data.partitions import Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.evaluation.metrics import Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 from fedray.models import Group, architecture

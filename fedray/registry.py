@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from fedray.errors import PLUGIN_MARK, UserError, named, nearest
+from fedray.base.errors import PLUGIN_MARK, UserError, named, nearest
 from fedray.storage.files import LONGEST_NAME, check_name
 
 HOMES = MappingProxyType(
@@ -318,7 +318,7 @@ def version_of(entry: Any) -> int | str:
         version = entry.version
     if not any(entry is found for kind in _registries for found in registered_in_scripts(kind)):
         return version
-    from fedray.fingerprint import fingerprint  # imports torch
+    from fedray.base.fingerprint import fingerprint  # imports torch
 
     return f"{version}, code {fingerprint(entry)}"
 

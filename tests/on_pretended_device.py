@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prompts.fedotp import transport_plan
+from fedray.base.errors import ClientError, ServerError, UserError
 from fedray.config import Experiment
 from fedray.core import Client, algorithms
 from fedray.core.training import batch_sizes, batches_of
-from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import small_experiment

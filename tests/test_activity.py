@@ -10,8 +10,8 @@ import time
 import click
 import pytest
 
-from fedray.activity import Escaping, end_waiting, say_next, seconds_of
 from fedray.api.progress import RoundProgress
+from fedray.base.activity import Escaping, end_waiting, say_next, seconds_of
 from fedray.command import Command, run
 from fedray.storage.run import Round
 

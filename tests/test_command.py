@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from fedray.base.errors import ClientError, CodeError, Failure, UserError, one_line
 from fedray.command import (
     JOB,
     PATH,
@@ -24,7 +25,6 @@ from fedray.command import (
     say_job,
     signals_deferred,
 )
-from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
 
 NOISY = "first\nsecond\r\x1b[31mred\x00 \ud800 " + "x" * 100_000
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.counts import Tallied, counted
 from fedray.core.training import batch_sizes
-from fedray.counts import Tallied, counted
 from fedray.storage.run import Work
 
 EPOCHS = 2

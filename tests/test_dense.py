@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from tensors import CPU, gaussian
 from torch import nn
 
+from fedray.base.errors import UserError
 from fedray.core import Batch, ClientState, LocalContext, Samples, algorithms
-from fedray.errors import UserError
 from fedray.models import BackboneClassifier, Pixels
 from fedray.models.backbones.unet import PerPixel
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from answers import counts_of
 
+from fedray.base.errors import ClientError, Failure, UserError
+from fedray.base.streams import Streams
 from fedray.cli.catalogue import experiment_keys
 from fedray.config import Experiment
 from fedray.core import (
@@ -23,10 +25,8 @@ from fedray.core import (
     Total,
     sent,
 )
-from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.accountant import Accountant, gaussian_epsilon
 from fedray.federation import Federation, Plan, Reply
-from fedray.streams import Streams
 
 STEPS = ("first", "second")
 

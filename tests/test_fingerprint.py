@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from fedray.fingerprint import fingerprint
+from fedray.base.fingerprint import fingerprint
 from fedray.registry import registry, version_of
 
 CELL = """

@@ -19,6 +19,7 @@ import ray
 import torch
 
 import fedray
+from fedray.base.trees import Snapshot
 from fedray.core import ClientState, Payload, Total, Trained
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
@@ -27,7 +28,6 @@ from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
-from fedray.trees import Snapshot
 
 PACKAGE = f"{Path(fedray.__file__).parent}/"
 CARRIED = (Trained, Payload, ClientState, Reply, Total, Snapshot, Round, bytes)

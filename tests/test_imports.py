@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from fedray.imports import import_quickly
+from fedray.base.imports import import_quickly
 
 
 def test_garbage_is_collected_again_after_imports():

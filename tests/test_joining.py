@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedray.base.errors import UserError
 from fedray.core import Algorithm, algorithms
-from fedray.errors import UserError
 
 JOIN = {
     "data.clients": 4,

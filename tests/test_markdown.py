@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.markdown import escape_html, markdown_table
+from fedray.base.markdown import escape_html, markdown_table
 from fedray.results.pages.page import Picture, Section, html, markdown
 
 SCRIPT = "<script>alert(1)</script>"

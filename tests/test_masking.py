@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.masking import mask
+from fedray.base.masking import mask
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedray import processors
-from fedray.processors import allowed_cpus
+from fedray.base import processors
+from fedray.base.processors import allowed_cpus
 
 LACKING = (
     "sched_getaffinity",

@@ -12,10 +12,10 @@ import pytest
 from prompting import initial_prompts, prompted_model
 from rounds import rounds_in
 
+from fedray.base.trees import leaves
 from fedray.core import algorithms
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main as fedray_run
-from fedray.trees import leaves
 
 METHODS = [name for name in algorithms.names() if algorithms.get(name).requires.prompts]
 TRAINED = [name for name in METHODS if name != "zero_shot"]

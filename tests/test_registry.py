@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.registry import Registry
 
 # --- the registry --------------------------------------------------------------------------------

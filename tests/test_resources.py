@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.errors import UserError
 from fedray.runtime.resources import (
     at_a_time,
     preflight,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.base.errors import UserError
 from fedray.data.imageset import ImageSet
-from fedray.errors import UserError
 from fedray.evaluation.answers import within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import partition_images

@@ -9,10 +9,10 @@ import pytest
 import torch
 from tensors import CPU
 
+from fedray.base.streams import Streams
 from fedray.core import ClientState, fit
 from fedray.data import FederatedData
 from fedray.runtime.groups import GroupRunner
-from fedray.streams import Streams
 
 
 def test_values_are_the_same_on_every_machine():

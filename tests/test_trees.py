@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedray.trees import leaves, moved_to
+from fedray.base.trees import leaves, moved_to
 from tests.pretended_device import COUNTS, device
 
 TREE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.units import size_of, time_of
+from fedray.base.units import size_of, time_of
 
 
 @pytest.mark.parametrize(

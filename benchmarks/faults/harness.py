@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.faults.experiments import METHODS, write_experiments
-from fedray.errors import UserError
+from fedray.base.errors import UserError
+from fedray.base.trees import leaves
 from fedray.storage.run import MEASURED_SECONDS, Run
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
-from fedray.trees import leaves
 
 SERIAL = ("--executor", "serial", "--no-track")
 LIMIT_SECONDS = 900.0

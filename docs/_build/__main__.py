@@ -15,7 +15,7 @@ from _build.registry import keys_page, listing, reference
 from _build.results import RESULTS, details, not_run, summary, take, with_part
 from _build.sets import sets_table
 from fedray.command import PATH, Command, run
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.files import write_atomic
 
 OWN_DATA = "docs/own-data.md"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from _build.published import FOLDER
 from _build.templates import render
-from fedray.markdown import markdown_table
+from fedray.base.markdown import markdown_table
 from fedray.results.pages.table import interval_text
 from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 from fedray.storage.files import write_atomic

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedray.data.known import KnownSet, known_sets
-from fedray.markdown import markdown_table
-from fedray.origins import Origin
-from fedray.units import size_of
-from fedray.weights import KnownWeights, known_weights
+from fedray.base.markdown import markdown_table
+from fedray.data.origins import Origin
+from fedray.base.units import size_of
+from fedray.data.weights import KnownWeights, known_weights
 
 
 def sets_table() -> str:

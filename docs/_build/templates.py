@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedray.markdown import escape_html
+from fedray.base.markdown import escape_html
 
 _CODE = re.compile(r"(`[^`]*`)")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedray.config import EXPERIMENTS, merged, read_chain
 from fedray.core import algorithms
-from fedray.shipped import files
+from fedray.base.shipped import files
 from fedray.studies.file import read_study
 
 _SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")

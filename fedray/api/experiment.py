@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, executor_for, follow, new_folder
+from fedray.base.activity import say_next
+from fedray.base.errors import UserError
 from fedray.config import (
     Tree,
     is_record,
@@ -20,7 +21,6 @@ from fedray.config import (
     read_experiment,
     with_read_plugins,
 )
-from fedray.errors import UserError
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from fedray.activity import Elapsed, Lines
+from fedray.base.activity import Elapsed, Lines
+from fedray.base.units import size_of, time_of
 from fedray.config import Experiment
 from fedray.storage.metric import BEST, HEADLINE, VALIDATION
 from fedray.storage.run import Round, Run, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.units import size_of, time_of
 
 
 def accuracy(done: Round) -> str:

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from fedray.base.errors import UserError
 from fedray.config import Tree
-from fedray.errors import UserError
 from fedray.plugins import named_plugins
 from fedray.storage.metric import HEADLINE
 from fedray.storage.run import Round, Run

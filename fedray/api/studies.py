@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
 from fedray.api.result import indexed_frame
+from fedray.base.errors import RunFailed, UserError
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
-from fedray.errors import RunFailed, UserError
 from fedray.results.paired import Side
 from fedray.results.record import DATA, TableRecord
 from fedray.storage.files import LOCK, check_name, new_place, write_atomic

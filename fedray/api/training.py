@@ -15,8 +15,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from fedray.base.errors import RunFailed, UserError, named
 from fedray.config import Experiment
-from fedray.errors import RunFailed, UserError, named
 from fedray.storage.files import explain_disk_full, new_place, results_home
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder

@@ -6,8 +6,8 @@ import importlib
 
 import click
 
+from fedray.base.errors import UserError, nearest
 from fedray.command import SETTINGS
-from fedray.errors import UserError, nearest
 from fedray.results.analyses.harness import MODULES
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedray.activity import say_next
+from fedray.base.activity import say_next
+from fedray.base.errors import UserError
 from fedray.command import RUN_ERROR, Command, plugins
-from fedray.errors import UserError
 
 if TYPE_CHECKING:
     from fedray.runtime.conformance import Law

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from fedray.base.shipped import names
+from fedray.base.units import size_of
 from fedray.command import Command, KnownName, json_flag, keys, plugins
 from fedray.config import is_record
 from fedray.core import Algorithm, algorithms
@@ -16,10 +18,8 @@ from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
 from fedray.runtime.inputs import check_inputs
 from fedray.runtime.resolve import resolve
-from fedray.shipped import names
 from fedray.storage.run import Run, Traffic, data_name
 from fedray.storage.run_folder import RunFolder
-from fedray.units import size_of
 
 COLUMNS = ("parameters", "trained", "memory", "up", "down")
 

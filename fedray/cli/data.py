@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from fedray.base.errors import UserError, printable, shown
 from fedray.command import PATH, USER_ERROR, Command, keys, plugins_of_runs
 from fedray.config import Experiment, parse_assignments
 from fedray.data import FederatedData, ReadOptions
 from fedray.data.decoding import AS_STORED
 from fedray.data.inspect import FOLDER_SOURCES, Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
-from fedray.errors import UserError, printable, shown
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve

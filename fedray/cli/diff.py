@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedray.base.errors import UserError, nearest
+from fedray.base.shipped import names
 from fedray.command import PATH, Command
-from fedray.errors import UserError, nearest
 from fedray.results.difference import config_changes, gaps, input_changes
 from fedray.results.record import DATA, CellRecord, TableRecord
-from fedray.shipped import names
 from fedray.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:

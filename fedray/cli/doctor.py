@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 import click
 
 import fedray
+from fedray.base.errors import FedrayError, UserError, named
+from fedray.base.masking import mask
+from fedray.base.processors import allowed_cpus
+from fedray.base.units import size_of
 from fedray.cli.get import rows
 from fedray.command import RUN_ERROR, Command
-from fedray.errors import FedrayError, UserError, named
-from fedray.masking import mask
-from fedray.processors import allowed_cpus
 from fedray.storage.environment import environment, versions
 from fedray.storage.files import cache_folder, results_home
-from fedray.units import size_of
 
 ANSWER_SECONDS = 3.0
 NEEDED_BYTES = 2_000_000_000

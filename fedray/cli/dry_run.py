@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from fedray.base.errors import UserError, shown
 from fedray.cli.main import find_command
 from fedray.command import wrong_words
 from fedray.config import Experiment
-from fedray.errors import UserError, shown
 from fedray.studies.plan import StudyPlan
 
 MODULES = {"fedray.run": "run", "fedray.sweep": "sweep", "fedray.table": "table"}

@@ -10,14 +10,21 @@ from pathlib import Path
 import click
 from filelock import FileLock, Timeout
 
-from fedray.activity import end_waiting
+from fedray.base.activity import end_waiting
+from fedray.base.errors import UserError, nearest
+from fedray.base.units import size_of
 from fedray.command import Command, KnownName
+from fedray.data.downloads import (
+    NotTheFile,
+    Unreachable,
+    check_disk_space,
+    fetch,
+    fetch_hub,
+    unpack,
+)
 from fedray.data.known import KnownSet, known_sets
-from fedray.downloads import NotTheFile, Unreachable, check_disk_space, fetch, fetch_hub, unpack
-from fedray.errors import UserError, nearest
-from fedray.origins import OriginFile
-from fedray.units import size_of
-from fedray.weights import KnownWeights, hub_cache, known_weights
+from fedray.data.origins import OriginFile
+from fedray.data.weights import KnownWeights, hub_cache, known_weights
 
 
 def _names() -> list[str]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedray.base.shipped import FOLDERS, PACKAGE, files
 from fedray.cli.entry import KINDS, Entry, Parameter
 from fedray.plugins import Plugin, use
 from fedray.registry import installed_points
-from fedray.shipped import FOLDERS, PACKAGE, files
 
 TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups", "architectures")})
 """Listings that combine several kinds, because `model.group` accepts both."""

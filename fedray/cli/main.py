@@ -10,9 +10,9 @@ from types import MappingProxyType
 import click
 
 import fedray
-from fedray.activity import is_terminal, say_next
+from fedray.base.activity import is_terminal, say_next
+from fedray.base.errors import UserError, nearest
 from fedray.command import SETTINGS, run
-from fedray.errors import UserError, nearest
 
 EXPERIMENTS, RESULTS, OWN, PROJECT = "Experiments", "Results", "Your own", "The project"
 GROUPS = (EXPERIMENTS, RESULTS, OWN, PROJECT)

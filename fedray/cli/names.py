@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
+from fedray.base.errors import UserError, nearest, shown
+from fedray.base.shipped import FOLDERS, files, names
 from fedray.cli.entry import Entry
 from fedray.cli.listing import LISTINGS, Shipped, by_family, list_entries
 from fedray.command import PATH, Command, KnownName, json_flag
 from fedray.command import plugins as with_plugins
-from fedray.errors import UserError, nearest, shown
 from fedray.plugins import Plugin
-from fedray.shipped import FOLDERS, files, names
 from fedray.storage.files import write_atomic
 
 COMMANDS = {"experiments": "run", "sweeps": "sweep", "tables": "table"}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from fedray.base.errors import UserError, shown
 from fedray.cli.entry import KINDS as LISTED
 from fedray.cli.listing import read_entries
 from fedray.command import Command
-from fedray.errors import UserError, shown
 from fedray.plugins import check_module_name
 from fedray.storage.files import write_atomic
 

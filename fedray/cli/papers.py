@@ -12,11 +12,11 @@ import click
 from pydantic import Field
 
 import fedray
+from fedray.base.errors import UserError, nearest
+from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, plan_of_command
 from fedray.command import WORD, Command
 from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
-from fedray.errors import UserError, nearest
-from fedray.shipped import files
 from fedray.studies.file import SCALES, Kind, PaperItem, read_study
 from fedray.studies.printed import PRINTED, can_be_printed
 

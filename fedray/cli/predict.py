@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedray.activity import is_terminal, say_next
+from fedray.base.activity import is_terminal, say_next
+from fedray.base.errors import UserError, printable
 from fedray.command import PATH, Command, json_flag, plugins_of_runs
 from fedray.config.experiment import MOST_CLIENTS
-from fedray.errors import UserError, printable
 
 if TYPE_CHECKING:
     from fedray.trained import Predictions, TrainedModel

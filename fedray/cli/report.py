@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 import click
 
+from fedray.base.errors import UserError
 from fedray.command import PATH, WORD, Command
-from fedray.errors import UserError
 from fedray.results.analyses.harness import default_folder
 from fedray.results.blocks import Report
 from fedray.results.frame import (

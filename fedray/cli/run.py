@@ -15,10 +15,12 @@ from typing import Any
 
 import click
 
-from fedray import shipped
-from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.training import ExecutorName, begin, executor_for, follow, new_folder
+from fedray.base import shipped
+from fedray.base.activity import say_next
+from fedray.base.errors import CodeError, RunFailed, UserError
+from fedray.base.imports import import_quickly
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
@@ -33,8 +35,6 @@ from fedray.command import (
     say_stopped,
 )
 from fedray.config import Experiment, override, parse_assignments, read_chain, read_experiment
-from fedray.errors import CodeError, RunFailed, UserError
-from fedray.imports import import_quickly
 from fedray.plugins import plugin_flags
 from fedray.storage.files import new_place, results_home
 from fedray.storage.run_folder import RunFolder

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedray.errors import UserError, shown
+from fedray.base.errors import UserError, shown
 from fedray.results.pages.cells import is_range, spread_label
 from fedray.results.paired import t_interval
 from fedray.storage.metric import BEST

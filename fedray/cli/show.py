@@ -15,14 +15,14 @@ from typing import Any
 
 import click
 
+from fedray.base.errors import UserError, nearest, printable
+from fedray.base.shipped import FOLDERS, PACKAGE, files, names
 from fedray.cli.entry import KINDS, Entry, Parameter
 from fedray.cli.listing import read_entries
 from fedray.cli.names import load_plugins, shipped_text
 from fedray.command import Command, KnownName, json_flag, keys
 from fedray.command import plugins as with_plugins
-from fedray.errors import UserError, nearest, printable
 from fedray.plugins import Plugin
-from fedray.shipped import FOLDERS, PACKAGE, files, names
 
 DEFAULT, GIVEN = "default", "given here"
 KEY = "key"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from fedray.imports import import_quickly
+from fedray.base.imports import import_quickly
 
 
 def import_while_ray_starts(*, trials: bool = False) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedray import shipped
-from fedray.activity import say_next
+from fedray.base import shipped
+from fedray.base.activity import say_next
+from fedray.base.imports import import_quickly
 from fedray.cli.start import import_while_ray_starts
 from fedray.command import PATH, Command, F, KnownName, is_program, keys, plugins
-from fedray.imports import import_quickly
 from fedray.results.design import MOST_CONFIGURATIONS
 from fedray.studies.file import SCALES, Kind, read_study
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from fedray.base.errors import FedrayError, UserError
+from fedray.base.masking import mask
 from fedray.command import PATH, WORD, Command
-from fedray.errors import FedrayError, UserError
-from fedray.masking import mask
 from fedray.storage.run_folder import find_run_folders
 from fedray.tracking.follow import follow_folder
 from fedray.tracking.store import reason, resolve_uri, ui_command

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from fedray.activity import say_next
+from fedray.base.activity import say_next
+from fedray.base.errors import UserError
 from fedray.command import PATH, RUN_ERROR, Command, plugins_of_runs
-from fedray.errors import UserError
 from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.results.record import DATA, Measured, TableRecord
 from fedray.storage.environment import Environment

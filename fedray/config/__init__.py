@@ -13,6 +13,7 @@ sources.py      where the values of an experiment file come from
 resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
 
+from fedray.base.shipped import EXPERIMENTS
 from fedray.config.effects import NoEffect, is_below, keys_without_effect
 from fedray.config.experiment import (
     DATA,
@@ -86,4 +87,3 @@ from fedray.config.schema import (
 )
 from fedray.config.sources import sources_of
 from fedray.config.versions import version_changes
-from fedray.shipped import EXPERIMENTS

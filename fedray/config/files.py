@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel
 
+from fedray.base.errors import UserError, nearest, one_line, shown
+from fedray.base.shipped import EXPERIMENTS
 from fedray.config.experiment import Experiment
 from fedray.config.schema import Chosen, Frozen, Tree
-from fedray.errors import UserError, nearest, one_line, shown
 from fedray.plugins import located
 from fedray.registry import canonical_name, spelled
-from fedray.shipped import EXPERIMENTS
 from fedray.storage.files import check_path, read_text
 from fedray.storage.run_folder import RUN, RunFolder
 

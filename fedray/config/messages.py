@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedray.errors import nearest, shown
+from fedray.base.errors import nearest, shown
 from fedray.storage.json_files import places_of
 
 CHOOSES: Mapping[str, str] = MappingProxyType(

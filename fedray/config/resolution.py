@@ -15,11 +15,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError, nearest
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override, with_canonical_names
 from fedray.config.plugins import completed_by_installed, with_plugins
 from fedray.config.schema import Component, Tree, validate
-from fedray.errors import UserError, nearest
 from fedray.registry import registry
 
 _may_miss: ContextVar[bool] = ContextVar("_may_miss", default=False)

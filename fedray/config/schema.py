@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, core_schema, to_json
 
+from fedray.base.errors import UserError, shown
 from fedray.config.messages import INNER, mistakes
-from fedray.errors import UserError, shown
 from fedray.registry import parameters_of, registry
 from fedray.storage.files import check_name, check_path
 

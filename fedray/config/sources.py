@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fedray.base.errors import UserError, shown
 from fedray.config.files import ExperimentFile, flatten, merged
-from fedray.errors import UserError, shown
 
 KINDS = ("paper", "official code", "ours")
 """Valid beginnings of a source."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.config.effects import is_below
 from fedray.config.input_files import all_values
 from fedray.config.schema import Component, Frozen, Tree
-from fedray.errors import UserError
 from fedray.registry import registered_in_scripts, registry, version_of
 
 

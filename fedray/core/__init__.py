@@ -16,6 +16,8 @@ gate.py        the gate that checks, counts and transforms payloads
 The names here are those that the declaration and the steps of a method need.
 """
 
+from fedray.base.flat import Flat
+from fedray.base.trees import ClientState, ServerState, StateTree, Tensors
 from fedray.config import Epochs, LearningRate, LossWeight, Temperature
 from fedray.core.algorithm import (
     Algorithm,
@@ -49,6 +51,4 @@ from fedray.core.sums import (
     total_of,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
-from fedray.flat import Flat
 from fedray.models import Classifier, ClassifierOutput
-from fedray.trees import ClientState, ServerState, StateTree, Tensors

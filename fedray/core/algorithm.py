@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeV
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
 
+from fedray.base.trees import ClientState, ServerState
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.declared import declare
@@ -25,7 +26,6 @@ from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
-from fedray.trees import ClientState, ServerState
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip

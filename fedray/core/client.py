@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
+from fedray.base.flat import Flat, map_blocks
+from fedray.base.streams import Streams
+from fedray.base.trees import Tensors, difference, moved_to, storage_of
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
-from fedray.flat import Flat, map_blocks
 from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
-from fedray.streams import Streams
-from fedray.trees import Tensors, difference, moved_to, storage_of
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedray.base.trees import ALIGNMENT, aligned, difference, moved_to
 from fedray.core.payload import (
     BadPayload,
     Call,
@@ -23,7 +24,6 @@ from fedray.core.payload import (
 )
 from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
-from fedray.trees import ALIGNMENT, aligned, difference, moved_to
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 

@@ -18,8 +18,8 @@ from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from fedray.base.counts import note_step
 from fedray.config import Frozen
-from fedray.counts import note_step
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 

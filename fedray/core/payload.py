@@ -16,9 +16,9 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.errors import FedrayError, NotFinite, UserError
-from fedray.flat import map_blocks, structure_of, tensor_blocks
-from fedray.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
+from fedray.base.errors import FedrayError, NotFinite, UserError
+from fedray.base.flat import map_blocks, structure_of, tensor_blocks
+from fedray.base.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client

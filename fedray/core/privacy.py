@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedray.base.streams import Streams
 from fedray.core.payload import (
     BadPayload,
     Call,
@@ -30,7 +31,6 @@ from fedray.core.payload import (
     Payload,
 )
 from fedray.core.sums import Total
-from fedray.streams import Streams
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds of payload fields that are never clipped, noised or quantised."""

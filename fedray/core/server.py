@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
+from fedray.base.trees import ServerState, Tensors
 from fedray.core.client import Client, Samples, Setting, Skeleton
 from fedray.core.payload import Payload
 from fedray.core.sums import Total
-from fedray.errors import UserError
 from fedray.models import Classifier
-from fedray.streams import Streams
-from fedray.trees import ServerState, Tensors
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower

@@ -24,6 +24,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedray.base.counts import Tallied, Tally, counted
+from fedray.base.errors import UserError
+from fedray.base.flat import Flat
+from fedray.base.trees import leaves, map_tensors, moved_to
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import CPU, Batch, Client, Samples, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
@@ -36,11 +40,7 @@ from fedray.core.training import (
     batches_of,
     only_trainable,
 )
-from fedray.counts import Tallied, Tally, counted
-from fedray.errors import UserError
-from fedray.flat import Flat
 from fedray.models import Classifier, is_tied, learnable_parameters
-from fedray.trees import leaves, map_tensors, moved_to
 
 
 def refusal(method: type[Algorithm]) -> str:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fedray.base.flat import map_blocks
+from fedray.base.trees import StateTree, is_tree
 from fedray.core.payload import Declared
-from fedray.flat import map_blocks
-from fedray.trees import StateTree, is_tree
 
 U = TypeVar("U")
 TOGETHER = 4

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from fedray.base.errors import UserError
+from fedray.base.trees import ClientState
 from fedray.core.algorithm import Algorithm, LocalContext, StepResult
 from fedray.core.client import Batch, Client, TrainingConfig, set_lr
 from fedray.data.augment import Augmentation
-from fedray.errors import UserError
 from fedray.models import (
     Classifier,
     ClassifierOutput,
     is_normalisation,
     modules_of,
 )
-from fedray.trees import ClientState
 
 
 @dataclass(frozen=True)

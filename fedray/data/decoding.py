@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import UserError
-from fedray.processors import allowed_cpus
+from fedray.base.errors import UserError
+from fedray.base.processors import allowed_cpus
 from fedray.storage.files import read_regular
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, DataConfig, Frozen, default_entry
 from fedray.data.configurable import Configurable
 from fedray.data.federated import FederatedData, StreamFor, federate
 from fedray.data.imageset import ImageSet
 from fedray.data.partitions import AnyPartition, Indices, Partition
 from fedray.data.validation import hold_out
-from fedray.errors import UserError
 from fedray.registry import Registry
 
 

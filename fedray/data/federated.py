@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedray.base.errors import UserError
 from fedray.config import DataConfig
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
 from fedray.data.partitions import (
@@ -23,7 +24,6 @@ from fedray.data.partitions import (
     more_per_client,
 )
 from fedray.data.public import PublicData, PublicSet
-from fedray.errors import UserError
 
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
 """A function that returns the random stream of a purpose."""

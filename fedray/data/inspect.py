@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import (
     AS_STORED,
     ReadOptions,
@@ -30,7 +31,6 @@ from fedray.data.listing import Row, domains_of, only_tested, part_note, untrain
 from fedray.data.sources import Source, sources
 from fedray.data.sources.coop import is_coop
 from fedray.data.sources.torchvision import torchvision_source
-from fedray.errors import UserError
 
 THUMBNAIL = 48
 """Width and height of a sample, in pixels."""

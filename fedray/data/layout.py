@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from fedray.base.errors import UserError, one_line
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
-from fedray.errors import UserError, one_line
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
 SPLIT_WORDS = {

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError, nearest, shown
 from fedray.data.decoding import Encoded
 from fedray.data.imageset import TRAIN, Domains
 from fedray.data.known import Recognised, Split, recognise, spelling
 from fedray.data.layout import composed
-from fedray.errors import UserError, nearest, shown
 
 _NAMED = 3
 """Number of names that a sentence gives as examples."""

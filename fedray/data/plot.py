@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import printable
+from fedray.base.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

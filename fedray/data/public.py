@@ -15,13 +15,13 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, StrictBool
 
+from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, NoParams, default_entry
 from fedray.data.configurable import Configurable
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
 from fedray.data.sources import load_images
-from fedray.errors import UserError
 from fedray.registry import Registry
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.config import DataConfig
 from fedray.data.federated import FederatedData
 from fedray.data.partitions import FewShotProtocol, Indices
-from fedray.errors import UserError
 
 
 def gives_validation(keys: DataConfig) -> bool:

@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedray.base.errors import FedrayError, NotFinite, UserError, shown
 from fedray.core import Algorithm
-from fedray.errors import FedrayError, NotFinite, UserError, shown
 from fedray.evaluation.answers import NO_ANSWERS, Answers, Counts
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.splits import OWN

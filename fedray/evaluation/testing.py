@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.errors import NotFinite
+from fedray.base.errors import NotFinite
 from fedray.evaluation.answers import Counts, count_answers
 from fedray.evaluation.splits import HeldOut
 from fedray.models import head_tensors

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen
-from fedray.errors import UserError, nearest
 from fedray.storage.json_files import read_typed
 
 MOST_BYTES = 100_000_000

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders import Tokens
 
 _log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 import click
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.command import PATH, Command, say_stopped
 from fedray.config import parse_yaml
-from fedray.errors import UserError
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,

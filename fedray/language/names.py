@@ -14,8 +14,8 @@ from typing import Annotated, TypeAlias
 
 from pydantic import StringConstraints
 
+from fedray.base.errors import UserError, nearest
 from fedray.data.known import ids_among
-from fedray.errors import UserError, nearest
 from fedray.language.descriptions import FOLDER as DESCRIPTIONS
 from fedray.language.descriptions import canonical_word, read_descriptions, shipped_names
 from fedray.storage.json_files import read_typed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 
 INITIAL_STD = 0.02
 

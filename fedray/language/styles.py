@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, NoParams
-from fedray.errors import UserError
 from fedray.language.descriptions import (
     MOST_TEXTS,
     ClassDescriptions,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError, shown
+from fedray.base.errors import UserError, shown
 from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
 from fedray.plugins import plugin_of

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.base import TowerPart

@@ -5,7 +5,7 @@ FedTSP supplementary C.4; HtFLlib's groups HtFE2, HtFE3, HtFE4 and HtFE9.
 
 from dataclasses import dataclass
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models.architectures import architectures
 from fedray.registry import Registry, unknown
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import UserError, named, plugin_line
+from fedray.base.errors import UserError, named, plugin_line
+from fedray.base.streams import torch_seeded
 from fedray.models.architectures import ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
 from fedray.models.structure import saved_buffers
-from fedray.streams import torch_seeded
 
 CPU = torch.device("cpu")
 

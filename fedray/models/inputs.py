@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedray.counts import note_images
+from fedray.base.counts import note_images
 
 
 @dataclass(frozen=True, slots=True, eq=False)

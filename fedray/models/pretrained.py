@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedray.base.errors import UserError, nearest, one_line
 from fedray.config import WEIGHT_FILES
-from fedray.errors import UserError, nearest, one_line
 from fedray.language.encoders.weights import read_weights
 from fedray.models.architectures import architectures
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.plugins.plugin import Plugin, hash_of
 from fedray.registry import installed_points, search_path
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import RLock
 from types import ModuleType
 
-from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
+from fedray.base.errors import PLUGIN_MARK, UserError, named, plugin_line
 from fedray.plugins.entry_points import check_version
 from fedray.plugins.named import check_named
 from fedray.plugins.plugin import Plugin

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.reading import read_plugin, with_siblings
 

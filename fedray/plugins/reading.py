@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from fedray.errors import UserError, one_line, shown
-from fedray.imports import site_folders
+from fedray.base.errors import UserError, one_line, shown
+from fedray.base.imports import site_folders
 from fedray.plugins.entry_points import installed_plugin, is_installed
 from fedray.plugins.plugin import Plugin
 from fedray.storage.files import check_path

@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from fedray.base.errors import UserError, nearest
 from fedray.config import PROTOCOL, role_of
-from fedray.errors import UserError, nearest
 from fedray.results.frame import At, RunGroup
 from fedray.results.labels import show_value
 from fedray.results.paired import ALPHA, Comparison, PairedTest, Side, compare, holm

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import Field
 
+from fedray.base.errors import UserError, nearest, shown
 from fedray.config import Frozen, validate
-from fedray.errors import UserError, nearest, shown
 from fedray.results.paired import Side
 
 EXAMPLE = "for example: fedtsp > fedproto + 0.5"

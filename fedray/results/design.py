@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator
 
+from fedray.base.errors import UserError, nearest, shown
 from fedray.config import FileName, Frozen, Seed, Tree, override
-from fedray.errors import UserError, nearest, shown
 from fedray.results.claims import ALL, MEAN, Claim, parse_claims
 from fedray.results.paired import PairedTest, Side, TestKind
 

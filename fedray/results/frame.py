@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from fedray.base.errors import UserError, nearest
 from fedray.config import EXECUTION_KEYS, flatten
-from fedray.errors import UserError, nearest
 from fedray.results.labels import is_number, short_names, show_value, text_of
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by

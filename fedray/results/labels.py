@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedray.errors import one_line
+from fedray.base.errors import one_line
 
 LONGEST = 100
 """Maximum number of characters of a value."""

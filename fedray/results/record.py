@@ -17,8 +17,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
-from fedray.errors import UserError, shown
 from fedray.results.claims import Claim
 from fedray.results.design import Config, Design, Place, seeds_text
 from fedray.results.fragile import fragility

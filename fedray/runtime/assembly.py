@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
 from fedray.core import (
     Algorithm,
@@ -30,7 +32,6 @@ from fedray.data import (
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import with_global_test
 from fedray.data.public import PublicData
-from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.evaluation.splits import split_names
@@ -40,7 +41,6 @@ from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.models import BackboneModels, ModelProvider, PromptedModels, feature_width
-from fedray.streams import Streams
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower

@@ -20,9 +20,9 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from fedray.base.errors import FedrayError, RayDied, UserError, one_line
+from fedray.base.processors import allowed_cpus
 from fedray.command import signals_deferred
-from fedray.errors import FedrayError, RayDied, UserError, one_line
-from fedray.processors import allowed_cpus
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import torch
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.core import SGD, Algorithm, AuxiliaryMethod, Schedule, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
 from fedray.data.partitions import more_per_client
-from fedray.errors import UserError
 from fedray.evaluation.metrics import check_domains
 from fedray.models import Pixels, assign_architectures, build, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy

@@ -20,11 +20,11 @@ import torch
 from ray import cloudpickle
 
 from fedray import core
+from fedray.base.errors import Failure, FedrayError, UserError, one_line
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
 from fedray.core.client import named_tensors
 from fedray.core.stacked import refusal
-from fedray.errors import Failure, FedrayError, UserError, one_line
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cluster import connect
 from fedray.runtime.draws import CHEAP, Scope, draw, required

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from fedray import core
+from fedray.base.counts import Tallied, counted
+from fedray.base.errors import ClientError, Failure, NotFinite, UserError
+from fedray.base.flat import map_blocks, tensor_blocks
+from fedray.base.trees import aligned, make_contiguous, moved_to, storage_of
 from fedray.core.client import CPU, Together
-from fedray.counts import Tallied, counted
 from fedray.data import FederatedData
-from fedray.errors import ClientError, Failure, NotFinite, UserError
-from fedray.flat import map_blocks, tensor_blocks
 from fedray.models import Classifier
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.trees import aligned, make_contiguous, moved_to, storage_of
 
 Sent: TypeAlias = tuple[core.Payload | None, Sequence[ReadOnly]]
 """A download on the device, and its guard."""

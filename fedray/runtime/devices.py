@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import torch
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 
 KINDS = ("cuda", "xpu", "mps")
 """torch's device types of accelerators, in order of preference: NVIDIA and AMD, Intel, Apple."""

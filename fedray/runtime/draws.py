@@ -19,9 +19,9 @@ from numpy.random import Generator
 from pydantic.fields import FieldInfo
 
 from fedray import core
+from fedray.base.errors import UserError, one_line
 from fedray.config import Chosen, Experiment, Frozen, Tree
 from fedray.config.files import merge, override
-from fedray.errors import UserError, one_line
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import Plugin, use
 from fedray.registry import parameters_of, registry

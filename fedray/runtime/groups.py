@@ -9,20 +9,20 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from fedray import core
+from fedray.base.counts import Tally, counted
+from fedray.base.flat import tensor_blocks
+from fedray.base.trees import StateTree
 from fedray.core.client import Together
-from fedray.counts import Tally, counted
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import run_test
 from fedray.federation import NO_TRAFFIC, Reply, Task
-from fedray.flat import tensor_blocks
 from fedray.runtime.contexts import Member, StepContexts, Stepped, on_cpu
 from fedray.runtime.isolation import generators
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
 from fedray.storage.run import Traffic
 from fedray.storage.state_files import Written
-from fedray.trees import StateTree
 
 MEMORY = 512 * 2**20
 """Bytes of new states after which they are written to a file before the others are made."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError
+from fedray.base.units import size_of
 from fedray.config import Component, DataConfig, Experiment
 from fedray.core import algorithms
 from fedray.data.sources import Source
 from fedray.data.splits import LISTS, split_files
-from fedray.errors import UserError
+from fedray.data.weights import find_weights, hub_cache
 from fedray.plugins import use
 from fedray.registry import registry
-from fedray.units import size_of
-from fedray.weights import find_weights, hub_cache
 
 
 def check_inputs(experiment: Experiment) -> None:

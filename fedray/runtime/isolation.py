@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-from fedray.counts import stop_counting
-from fedray.flat import tensor_blocks
-from fedray.streams import module_of, torch_states
-from fedray.trees import StateTree
+from fedray.base.counts import stop_counting
+from fedray.base.flat import tensor_blocks
+from fedray.base.streams import module_of, torch_states
+from fedray.base.trees import StateTree
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 

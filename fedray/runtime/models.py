@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams, torch_seeded
 from fedray.config import Experiment
 from fedray.core import Algorithm, AuxiliaryMethod, Samples, Tensors, algorithms
 from fedray.core.client import named_tensors
 from fedray.data import FederatedData
 from fedray.data.imageset import ImageSet
 from fedray.data.public import PublicSet
-from fedray.errors import UserError
 from fedray.models import (
     Classifier,
     Pixels,
@@ -29,7 +30,6 @@ from fedray.models import (
     own_width,
     start_from_pretrained,
 )
-from fedray.streams import Streams, torch_seeded
 
 if TYPE_CHECKING:
     from fedray.language.encoders import EncoderChoice

@@ -10,8 +10,8 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fedray.base.errors import FedrayError, RunFailed, UserError
 from fedray.config import Experiment
-from fedray.errors import FedrayError, RunFailed, UserError
 from fedray.runtime.cluster import LOST, cause_of, nodes
 from fedray.runtime.resources import preflight, worker_bundles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.core import (
     Algorithm,
@@ -13,7 +14,6 @@ from fedray.core import (
     takes_equal_mean,
 )
 from fedray.core.privacy import exempt_fields
-from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
 from fedray.storage.run import Round, Run

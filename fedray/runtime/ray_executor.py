@@ -20,9 +20,10 @@ import torch
 from ray.util import register_serializer
 from torch import Tensor
 
+from fedray.base.errors import UserError
+from fedray.base.trees import StateTree, aligned
 from fedray.config import received_experiment
 from fedray.core import ClientState, Downlinks, Payload, Sums, Total
-from fedray.errors import UserError
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
@@ -41,7 +42,6 @@ from fedray.runtime.shares import (
 )
 from fedray.storage.state_files import StateFile, Written, write_states
 from fedray.storage.states import StateStore, new_path
-from fedray.trees import StateTree, aligned
 
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedray import core
+from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.config.files import override
-from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.draws import Drawn, Scope, accepted
 from fedray.runtime.traces import Trace, compare_traces, serial, trace

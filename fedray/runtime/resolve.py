@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
@@ -23,7 +24,6 @@ from fedray.config import (
     read_experiment,
     with_read_plugins,
 )
-from fedray.errors import UserError
 from fedray.runtime.compatibility import check_compatible
 
 _log = logging.getLogger(__name__)

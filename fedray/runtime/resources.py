@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.errors import UserError
 
 Bundle = dict[str, float]
 

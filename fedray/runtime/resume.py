@@ -11,14 +11,14 @@ import logging
 import shlex
 from typing import Any
 
+from fedray.base.errors import UserError
+from fedray.base.trees import Snapshot
 from fedray.config import Experiment, load_experiment, version_changes
-from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
 from fedray.storage.environment import environment
 from fedray.storage.run import Run, RunInfo
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
-from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 

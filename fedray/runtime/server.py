@@ -9,8 +9,8 @@ from typing import Any
 
 import ray
 
+from fedray.base.errors import RayDied, RunFailed
 from fedray.config import Experiment, received_experiment
-from fedray.errors import RayDied, RunFailed
 from fedray.runtime.cluster import Liveness
 from fedray.runtime.pool import WorkerPool, answer, restarts, wait
 from fedray.runtime.ray_executor import RayExecutor, Worker

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import torch
 
+from fedray.base.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
+from fedray.base.trees import Snapshot, StateTree
 from fedray.config import Experiment
 from fedray.core.payload import split_payload
-from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics, has_global_model
 from fedray.federation import Executor, Federation
@@ -39,7 +40,6 @@ from fedray.storage.run_folder import RunFolder
 from fedray.storage.state_files import Written
 from fedray.storage.states import Pin, StateStore
 from fedray.storage.writer import RunWriter
-from fedray.trees import Snapshot, StateTree
 
 
 class Session:

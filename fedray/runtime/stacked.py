@@ -15,11 +15,11 @@ from typing import TypeAlias
 import torch
 
 from fedray import core
+from fedray.base.counts import Tallied, Tally
+from fedray.base.errors import UserError, one_line
+from fedray.base.flat import structure_of
 from fedray.core.client import Together
 from fedray.core.stacked import train_stacked
-from fedray.counts import Tallied, Tally
-from fedray.errors import UserError, one_line
-from fedray.flat import structure_of
 from fedray.runtime.contexts import Given, Member, StepContexts, Stepped
 from fedray.runtime.isolation import generators
 from fedray.runtime.shares import STACKED_STEP

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedray import core
+from fedray.base.errors import FedrayError, one_line
+from fedray.base.trees import Snapshot, leaves
 from fedray.core.sums import subtrees
-from fedray.errors import FedrayError, one_line
 from fedray.evaluation.answers import Counts
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Round
-from fedray.trees import Snapshot, leaves
 
 CPU = torch.device("cpu")
 

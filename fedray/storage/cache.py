@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.files import cache_folder, node_lock, sync, write_json
 from fedray.storage.json_files import read_json
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.files import LOCK, remove_torn
 
 LOCK_SECONDS = 20

@@ -20,8 +20,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from fedray.errors import RunFailed, UserError, named, shown
-from fedray.masking import mask
+from fedray.base.errors import RunFailed, UserError, named, shown
+from fedray.base.masking import mask
 
 _TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp\..+")
 """Names of the temporary files of `replace_whole`."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedray.errors import UserError, one_line, shown
+from fedray.base.errors import UserError, one_line, shown
 from fedray.storage.files import decoded, read_regular, read_text
 
 if TYPE_CHECKING:

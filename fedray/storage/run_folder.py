@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.errors import UserError, named
-from fedray.masking import mask
+from fedray.base.errors import UserError, named
+from fedray.base.masking import mask
 from fedray.storage.files import read_regular, write_atomic, write_json
 from fedray.storage.json_files import read_json
 from fedray.storage.run import Costs, Round, Run, RunInfo

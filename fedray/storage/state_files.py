@@ -19,10 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from fedray.errors import UserError
-from fedray.flat import Flat, Layout, layout_of
+from fedray.base.errors import UserError
+from fedray.base.flat import Flat, Layout, layout_of
+from fedray.base.trees import ALIGNMENT, StateTree
 from fedray.storage.files import file_checksum
-from fedray.trees import ALIGNMENT, StateTree
 
 DAMAGE = (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError)
 """Errors raised by reading a damaged file."""

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedray.flat import map_blocks
+from fedray.base.flat import map_blocks
+from fedray.base.trees import ClientState, Snapshot, StateTree
 from fedray.storage.files import file_checksum, read_regular, remove_torn, sync, write_atomic
 from fedray.storage.json_files import parse_json, sealed, unsealed
 from fedray.storage.state_files import DAMAGE, StateFile, Written, damaged, write_states
-from fedray.trees import ClientState, Snapshot, StateTree
 
 HEAD, SERVER = "head", -1
 """The pointer of the last commit, and the number under which it has the server's state."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
-from fedray.errors import UserError
 from fedray.results.design import Config, Place
 from fedray.results.labels import config_label
 from fedray.results.record import Edge

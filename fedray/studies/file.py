@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, StrictBool
 
+from fedray.base.errors import UserError, nearest, shown
+from fedray.base.shipped import folders
 from fedray.config import (
     MOST_BYTES,
     Frozen,
@@ -33,7 +35,6 @@ from fedray.config import (
     with_plugins,
     with_read_plugins,
 )
-from fedray.errors import UserError, nearest, shown
 from fedray.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.results.design import (
@@ -47,7 +48,6 @@ from fedray.results.design import (
     Tuning,
 )
 from fedray.results.paired import TestKind
-from fedray.shipped import folders
 from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric
 from fedray.studies.plan import StudyPlan, known_metrics

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedray.activity import say_next
+from fedray.base.activity import say_next
+from fedray.base.errors import RayDied, RunFailed, UserError
+from fedray.base.shipped import folders, names
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
 from fedray.config import read_plugins
-from fedray.errors import RayDied, RunFailed, UserError
 from fedray.plugins import Plugin, named_plugins, plugin_flags, write_copies
 from fedray.results.record import DATA, TableRecord
-from fedray.shipped import folders, names
 from fedray.storage.claim import claimed
 from fedray.storage.files import (
     explain_disk_full,

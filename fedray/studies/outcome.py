@@ -6,8 +6,8 @@ import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from fedray.base.processors import allowed_cpus
 from fedray.config import Experiment
-from fedray.processors import allowed_cpus
 from fedray.results.design import Place
 from fedray.results.record import Attempt, CellRecord, FailedRun, Made, Measured, TableRecord
 from fedray.storage.environment import versions

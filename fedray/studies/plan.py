@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from fedray.base.errors import UserError
 from fedray.config import (
     Experiment,
     Tree,
@@ -21,7 +22,6 @@ from fedray.config import (
     parents_first,
     with_used_plugins,
 )
-from fedray.errors import UserError
 from fedray.results.design import Config, Design, Place
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
 from fedray.studies.space import Axis, draws, grid, parse_space

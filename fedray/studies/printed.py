@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.config import Tree
-from fedray.errors import UserError
 from fedray.results.design import PRINTED
 
 PAPER = "paper"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from fedray.activity import Lines
+from fedray.base.activity import Lines
+from fedray.base.units import time_of
 from fedray.studies.study import Study, StudyRun
-from fedray.units import time_of
 
 QUIET_SECONDS = 15
 """In a log, a round is printed if nothing was printed for this time."""

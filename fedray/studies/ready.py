@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from filelock import FileLock
 
-from fedray.activity import say_next
+from fedray.base.activity import say_next
+from fedray.base.errors import UserError
 from fedray.config import IMAGES, Experiment, keys_of
-from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.plugins import use
 from fedray.storage.metric import find_metric

@@ -18,11 +18,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedray.base.errors import UserError, nearest, one_line, shown
+from fedray.base.streams import Streams
 from fedray.config import RESOURCES, Tree, is_key, role_of
-from fedray.errors import UserError, nearest, one_line, shown
 from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
 from fedray.results.record import Edge, End, Why
-from fedray.streams import Streams
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)

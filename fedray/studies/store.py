@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedray.errors import UserError, nearest
+from fedray.base.errors import UserError, nearest
 from fedray.results.record import FailedRun, Measured, TableRecord
 from fedray.storage.metric import Metric, best_round
 from fedray.storage.run import Round, Run

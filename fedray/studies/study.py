@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from fedray.base.errors import UserError, named
 from fedray.config import Tree, validate
-from fedray.errors import UserError, named
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured, TableRecord
 from fedray.storage.files import read_regular, write_json

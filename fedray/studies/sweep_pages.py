@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas
 
+from fedray.base.units import size_of, time_of
 from fedray.config import dump_yaml
 from fedray.results.design import Config
 from fedray.results.labels import config_label, short_names, show_value
@@ -20,7 +21,6 @@ from fedray.studies.study import Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome
 from fedray.tracking.describe import BEST_METRIC
-from fedray.units import size_of, time_of
 
 COLUMNS = ("status", "objective", "std", "round", "bytes", "seconds", "reason")
 """Columns of trials.csv between the searched keys and the metrics."""

@@ -17,8 +17,8 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
+from fedray.base.streams import Streams
 from fedray.results.design import Config
-from fedray.streams import Streams
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Axis, points
 

@@ -29,8 +29,8 @@ from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
+from fedray.base.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.config import Experiment, received_experiment
-from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.runtime.cluster import Liveness, cause_of
 from fedray.runtime.resources import trial_bundles
 from fedray.storage.metric import best_round, find_metric

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedray.activity import end_waiting, say_next
-from fedray.masking import mask
+from fedray.base.activity import end_waiting, say_next
+from fedray.base.masking import mask
 from fedray.tracking.store import check_installed, reason, resolve_uri, ui_command
 from fedray.tracking.sync import sync
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from filelock import FileLock
 
-from fedray.errors import UserError, one_line
-from fedray.masking import mask
+from fedray.base.errors import UserError, one_line
+from fedray.base.masking import mask
 from fedray.storage.files import results_home
 
 _SQLITE = "sqlite:///"

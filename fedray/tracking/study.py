@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedray.errors import UserError, one_line
+from fedray.base.errors import UserError, one_line
 from fedray.storage.files import read_regular, write_atomic
 from fedray.tracking.describe import (
     BEST_METRIC,

@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedray.errors import UserError
-from fedray.markdown import escape_html
+from fedray.base.errors import UserError
+from fedray.base.markdown import escape_html
 from fedray.storage.claim import is_claimed
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import describe, store

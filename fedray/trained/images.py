@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import Encoded, ReadOptions, Resampling, Resize, decode
-from fedray.errors import UserError
 from fedray.models import Pixels
 
 if TYPE_CHECKING:

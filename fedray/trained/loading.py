@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedray.base.errors import UserError, one_line
 from fedray.config import load_experiment
 from fedray.data import FederatedData, ImageSet
-from fedray.errors import UserError, one_line
 from fedray.runtime.assembly import Assembly
 from fedray.storage.kept_models import Which, kept_models
 from fedray.storage.run import Run

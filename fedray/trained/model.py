@@ -11,20 +11,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fedray.base.errors import UserError
+from fedray.base.streams import torch_seeded
+from fedray.base.trees import leaves
 from fedray.core import Algorithm, Client, ClientState, LocalContext, Samples, Skeleton, Tensors
 from fedray.core.client import named_tensors
 from fedray.core.payload import join_payload
 from fedray.data.sources import sources
-from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly, image_keys
 from fedray.runtime.isolation import Isolation
 from fedray.storage.kept_models import KeptModels
 from fedray.storage.metric import BEST
-from fedray.streams import torch_seeded
 from fedray.trained.images import Images, Preprocessing
-from fedray.trees import leaves
 
 BATCH = 500
 """Batch size of predictions, as in a run's evaluation."""

@@ -16,7 +16,7 @@ import torch
 from pages import ROOT
 
 import fedray
-from fedray.errors import RunFailed, UserError
+from fedray.base.errors import RunFailed, UserError
 from fedray.run import main as command
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.file import plan_study

@@ -10,12 +10,12 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL.Image import Resampling, fromarray
 
+from fedray.base.errors import UserError
 from fedray.config import component, load_experiment
 from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
 from fedray.data.decoding import ReadOptions, decode
 from fedray.data.sources import Listing, Row, Source
-from fedray.errors import UserError
 from fedray.language.encoders.clip_layouts import converted_preprocessing
 from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.language.encoders.weights import hub_folder, read_weights

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import optimizer
 
 import fedray
+from fedray.base.errors import UserError
 from fedray.core import algorithms
-from fedray.errors import UserError
 from fedray.plugin import FedAvg, Group, architecture, groups
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import backwards, serial, trace

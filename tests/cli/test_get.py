@@ -15,10 +15,10 @@ from commands import get, run
 from image_files import described, encode, filled, structs, write_table
 from serving import serving
 
-from fedray import downloads
 from fedray.cli import get as module
+from fedray.data import downloads
 from fedray.data.known import Split, known
-from fedray.origins import Origin, OriginFile
+from fedray.data.origins import Origin, OriginFile
 from fedray.runtime.assembly import read_images
 from fedray.runtime.resolve import resolve
 

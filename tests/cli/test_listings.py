@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedray.__main__ import main
+from fedray.base.shipped import FOLDERS, files, names
 from fedray.cli.catalogue import entries, experiment_keys
 from fedray.cli.entry import KINDS
 from fedray.cli.listing import KEYS, LISTINGS, list_entries, read_entries
 from fedray.config import COMPONENTS, Experiment, flatten, read_experiment
-from fedray.shipped import FOLDERS, files, names
 from fedray.studies.file import read_study
 
 

@@ -12,12 +12,12 @@ from stand_ins import Tiny
 
 import fedray
 from _build.papers import papers_page
+from fedray.base.errors import UserError
+from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
 from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select_items
 from fedray.config import MissingRoot
-from fedray.errors import UserError
-from fedray.shipped import files
 
 COMMANDS = every_command(read_papers())
 SHORT = 1
@@ -198,7 +198,7 @@ def test_an_item_says_what_this_machine_lacks(page_of, capsys, monkeypatch):
         ("python -m fedray.sweep fedtsp_lambda --scale huge", "'huge' is not one of"),
         ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is tuned; leave"),
         ("python -m fedray.nothing x", "is no command of fedray"),
-        ("python -m fedray.streams", "is no command of fedray"),
+        ("python -m fedray.base.streams", "is no command of fedray"),
         ("python -m fedray lss", "there is no command 'lss'. Did you mean 'ls'"),
     ],
 )

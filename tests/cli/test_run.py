@@ -11,11 +11,11 @@ from unittest.mock import MagicMock
 import pytest
 from rounds import result_in
 
+from fedray.base.errors import UserError
 from fedray.cli import run
 from fedray.command import Terminated
 from fedray.command import run as frame
 from fedray.config import read_mapping
-from fedray.errors import UserError
 from fedray.run import main
 from fedray.runtime import server
 from fedray.runtime.resolve import resolve

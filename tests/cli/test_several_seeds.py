@@ -8,9 +8,9 @@ from statistics import fmean
 import pytest
 from rounds import rounds_in
 
+from fedray.base.errors import UserError
 from fedray.cli import run
 from fedray.cli.seeds import several_seeds
-from fedray.errors import UserError
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
 

@@ -12,8 +12,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import fedray
+from fedray.base.shipped import FOLDERS, names
 from fedray.cli.main import COMMANDS, GROUPS, group, main
-from fedray.shipped import FOLDERS, names
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
 

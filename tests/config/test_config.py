@@ -7,6 +7,7 @@ import ast
 import pytest
 import yaml
 
+from fedray.base.errors import UserError
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
@@ -21,7 +22,6 @@ from fedray.config import (
     read_experiment,
     validate,
 )
-from fedray.errors import UserError
 from fedray.language.descriptions import find_descriptions
 from fedray.runtime.resolve import from_tree, resolve
 

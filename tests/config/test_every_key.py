@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from fedray.base.errors import UserError
 from fedray.config import COMPONENTS, Component, Experiment
-from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
 from fedray.runtime.resolve import resolve
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, Frozen, default_entry
 from fedray.config.schema import Seed, validate
-from fedray.errors import UserError
 
 
 class Inner(Frozen):

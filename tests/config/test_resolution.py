@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import COMPONENTS, flatten, load_experiment, parse_assignments
-from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
 from fedray.runtime.resolve import from_tree
 

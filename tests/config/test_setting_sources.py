@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fedray.__main__ import main
+from fedray.base.errors import UserError
 from fedray.cli.show import DEFAULT, GIVEN, settings
 from fedray.config import (
     EXECUTION,
@@ -20,7 +21,6 @@ from fedray.config import (
     read_experiment,
     sources_of,
 )
-from fedray.errors import UserError
 
 PAPERS = sorted(path.stem for path in EXPERIMENTS.glob("*_paper.yaml"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment, load_experiment, read_experiment
 from fedray.config.files import COMPONENTS
 from fedray.config.messages import CHOOSES, key_for, synonyms
-from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
 
 WORDS = [(word, key) for key, words in synonyms().items() for word in words]

@@ -12,9 +12,9 @@ from rounds import serial
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
+from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data import load_images
-from fedray.errors import UserError
 from fedray.language.encoders import encoders
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.models.clip import load_clip

@@ -11,9 +11,9 @@ from ray import cloudpickle
 from tensors import gaussian, same
 from torch import nn
 
+from fedray.base.flat import ALIGNMENT
 from fedray.core import Flat
 from fedray.core.client import Skeleton
-from fedray.flat import ALIGNMENT
 
 MIXED = {
     "matrix": gaussian(3, 5),

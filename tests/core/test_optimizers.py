@@ -10,8 +10,8 @@ from reference import ReferenceClient, supervised
 from tensors import CPU, same
 from torch import nn
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.runtime.groups import GroupRunner
 
 SGD_OF_ALL_KINDS = {

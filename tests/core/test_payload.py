@@ -12,9 +12,9 @@ from tensors import CPU
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError, UserError
 from fedray.core import Algorithm, Fields, sent
 from fedray.core.payload import join_payload, split_payload
-from fedray.errors import ClientError, UserError
 from fedray.runtime.groups import GroupRunner
 
 # --- declarations --------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from fedray.algorithms.personalised.fedgh import FedGH
 from fedray.algorithms.prototypes.fedpcl import FedPCL
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.algorithms.prototypes.fedtgp import FedTGP
+from fedray.base.errors import ServerError
 from fedray.core import Algorithm, Total, algorithms, gift, sent
-from fedray.errors import ServerError
 
 SMALL: dict[str, Any] = {"model.group": "mlp", "rounds": 2}
 NEW = {"entry": torch.ones(2)}

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from tensors import seeded
 
+from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data.augment import (
     NO_AUGMENTATION,
     _rotated,
     augmentations,
 )
-from fedray.errors import UserError
 
 MOVING = sorted({*augmentations.names()} - {"none"})
 GEOMETRIC = ("flip_crop", "flip_rotate")

@@ -7,18 +7,18 @@ import pytest
 import torch
 from prompting import initial_prompts
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.core import ClientState, LocalContext
 from fedray.data import ImageSet, federate
 from fedray.data.federated import base_classes, few_shots
 from fedray.data.partitions import Annotations
 from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
-from fedray.errors import UserError
 from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.splits import split_names, splits_of
 from fedray.evaluation.testing import counts_of
 from fedray.runtime.groups import GroupRunner
-from fedray.streams import Streams
 
 
 def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:

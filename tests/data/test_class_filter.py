@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedray.base.errors import UserError
 from fedray.config import load_experiment
 from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST, TRAIN
-from fedray.errors import UserError
 
 NAMES = ("bird", "cat", "dog", "owl")
 

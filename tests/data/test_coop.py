@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component, load_experiment, parse_assignments, read_experiment
 from fedray.data import ReadOptions, federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 HOMES = {
     "Caltech101": ("caltech-101", "101_ObjectCategories"),

@@ -27,10 +27,10 @@ from image_files import (
 )
 from PIL import Image
 
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.listing import check_names
 from fedray.data.sources import sources
-from fedray.errors import UserError
 
 
 def encoded(kind="PNG", mode="RGB", size=(8, 8), **options) -> bytes:

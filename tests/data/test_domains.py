@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.federated import _partition_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 
 def images(n=240, classes=4, domains=3, seed=0):

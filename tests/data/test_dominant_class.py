@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.partitions.dominant_class import DominantClass, proportional
 from fedray.data.validation import hold_out
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 CLASSES = 10
 

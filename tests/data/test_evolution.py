@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import ImageSet, federate
 from fedray.data.evolution import federate_phases
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 RNG = Streams(0).numpy
 

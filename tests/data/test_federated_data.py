@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import (
     FederatedData,
@@ -16,8 +18,6 @@ from fedray.data import (
 )
 from fedray.data.federated import long_tailed
 from fedray.data.partitions.iid import Iid
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 
 def make_images(n=400, classes=4, seed=0):

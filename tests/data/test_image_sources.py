@@ -21,10 +21,10 @@ from image_files import (
 )
 from PIL import Image
 
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.decoding import decode
 from fedray.data.sources import Source, sources
-from fedray.errors import UserError
 
 
 def write_parquet(path, images, labels, *, names=None, domain=None, image="image", label="label"):

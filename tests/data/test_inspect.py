@@ -15,9 +15,9 @@ from image_files import structs, write_names, write_table
 from PIL import Image
 
 from fedray.__main__ import main
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.inspect import inspect_folder, source_for
-from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
 from fedray.run import main as run
 from fedray.storage.run_folder import RunFolder

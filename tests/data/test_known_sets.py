@@ -9,12 +9,12 @@ import pytest
 from known_layouts import LAYOUTS, coop_set, folders, ids, picture, words
 
 from fedray.__main__ import main
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.inspect import inspect_folder, source_for
 from fedray.data.known import ids_among, known, known_sets, recognise
 from fedray.data.sources import load_images
-from fedray.errors import UserError
 from fedray.language.names import check_words, load_names
 from fedray.language.styles import Plain
 

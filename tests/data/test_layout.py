@@ -10,12 +10,12 @@ import pytest
 from image_files import encode, filled, structs, write_aircraft, write_names, write_table
 
 from fedray.__main__ import main
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as sources_module
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.inspect import inspect_folder, source_for
 from fedray.data.layout import split_of, split_words
-from fedray.errors import UserError
 
 NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
 

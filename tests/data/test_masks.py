@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST, TRAIN, ImageSet, dominant_classes
 from fedray.data.sources.shapes import Shapes
-from fedray.errors import UserError
 from fedray.storage.files import cache_folder
 
 # --- image sets ----------------------------------------------------------------------------------

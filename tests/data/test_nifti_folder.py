@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST
-from fedray.errors import UserError
 
 nibabel = pytest.importorskip("nibabel")
 

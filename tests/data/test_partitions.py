@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data.partitions import Annotations
 from fedray.data.partitions._per_class import _cut, partition_evenly
-from fedray.errors import UserError
 
 
 def split(name, labels, clients, seed=0, **params):

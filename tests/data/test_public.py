@@ -10,12 +10,12 @@ from commands import data as data_command
 from image_files import filled
 from tensors import CPU
 
+from fedray.base.errors import UserError
+from fedray.base.shipped import names
+from fedray.base.trees import leaves
 from fedray.config import missing_roots_allowed
-from fedray.errors import UserError
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import resolve
-from fedray.shipped import names
-from fedray.trees import leaves
 
 SHARE = {"data.public": {"name": "share", "fraction": 0.2}}
 SHAPES = {

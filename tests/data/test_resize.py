@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data import ReadOptions
 from fedray.data.decoding import decode
 from fedray.data.sources import load_images
-from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.runtime.resolve import resolve
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, component
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as module
 from fedray.data.augment import augmentations
 from fedray.data.partitions import partitions
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 
 REGISTRIES = {
     "data source": ("data.source", sources),

@@ -14,11 +14,11 @@ import pytest
 from image_files import encode, structs, write_names, write_table
 from PIL import Image, ImageOps, PngImagePlugin
 
+from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as sources_module
 from fedray.data.decoding import decode, decode_masks, stored_size, thumbnail
 from fedray.data.inspect import inspect_folder
-from fedray.errors import UserError
 from fedray.trained.images import Preprocessing
 
 RNG = np.random.default_rng(0)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.partitions.iid import Iid
 from fedray.data.validation import gives_validation, hold_out, stratified_split
-from fedray.errors import UserError
-from fedray.streams import Streams
 
 DIRICHLET = component("partition", "dirichlet", alpha=0.5).build()
 

@@ -10,8 +10,8 @@ from commands import diff
 from pages import ROOT
 
 from _build.published import FOLDER, published, published_pages
+from fedray.base.errors import UserError
 from fedray.cli.diff import changes_of_study
-from fedray.errors import UserError
 from fedray.storage.json_files import sealed
 
 NAME = "dp2fl_table1"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from _build.results import details, not_run, summary, take, with_part
+from fedray.base.errors import UserError
 from fedray.config import validate
-from fedray.errors import UserError
 from fedray.results.record import TableRecord
 from fedray.storage.json_files import sealed
 

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 import fedray
-from fedray.errors import FedrayError
+from fedray.base.errors import FedrayError
 from fedray.models.pretrained import start_from_pretrained
 from fedray.runtime import cluster
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedray.base.shipped import names
 from fedray.config import flatten, parse_assignments
 from fedray.runtime.resolve import resolve
-from fedray.shipped import names
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 SWITCHES = {

@@ -9,7 +9,7 @@ import pytest
 from commands import study_tree
 
 from _build.uses import Uses, uses
-from fedray.shipped import files
+from fedray.base.shipped import files
 from fedray.studies.space import parse_axis
 
 

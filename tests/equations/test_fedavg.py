@@ -8,8 +8,8 @@ from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.scaffold import Scaffold
+from fedray.base.errors import ServerError
 from fedray.core import ClientState
-from fedray.errors import ServerError
 
 ONE_KIND = {"model.group": "cnn2"}
 

@@ -17,9 +17,9 @@ from fedray.algorithms.prototypes.fedtgp import (
     adaptive_margin,
     margin_logits,
 )
+from fedray.base.streams import Streams
 from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.streams import Streams
 
 C, D = 4, 6
 SETTING = Setting(

@@ -22,6 +22,7 @@ from fedray.algorithms.text_guided.fedtsp import (
     semantic_prototype_loss,
     server_loss,
 )
+from fedray.base.streams import Streams
 from fedray.config import component, override
 from fedray.core import (
     Batch,
@@ -39,7 +40,6 @@ from fedray.language.tower import TextTower
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
-from fedray.streams import Streams
 
 NAMES = ("zero", "one", "two", "three", "four")
 C, D = len(NAMES), 16

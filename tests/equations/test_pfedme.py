@@ -12,10 +12,10 @@ from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.personalised.pfedme import PFedMe
+from fedray.base.streams import Streams
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
 from fedray.runtime.groups import GroupRunner
-from fedray.streams import Streams
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])

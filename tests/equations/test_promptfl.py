@@ -7,7 +7,7 @@ import torch
 from clips import clip_of, drawn, prompted
 from prompting import prompted_model
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 
 CNN2 = {"model.group": "cnn2"}
 CNN3 = {"model.group": "cnn3"}

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from clips import CPU, DIGITS, clip_of, drawn, prompted
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import Pixels
 from fedray.runtime.groups import GroupRunner
 

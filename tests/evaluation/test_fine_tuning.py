@@ -7,8 +7,8 @@ import torch
 from tensors import same
 
 from fedray import core
+from fedray.base.errors import ClientError
 from fedray.core import algorithms
-from fedray.errors import ClientError
 from fedray.evaluation import testing
 
 ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}

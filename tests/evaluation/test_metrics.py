@@ -13,10 +13,10 @@ from reference import guesses
 from sklearn.metrics import accuracy_score
 
 from fedray.algorithms.personalised.local import Local
+from fedray.base.errors import ClientError, FedrayError, UserError
 from fedray.core import algorithms
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.imageset import Domains as ImageDomains
-from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation.measures import (
     ClassSizes,
     DomainAccuracy,

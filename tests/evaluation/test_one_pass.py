@@ -10,8 +10,8 @@ import torch
 from answers import run_tests
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError
 from fedray.core import algorithms, is_tested_together
-from fedray.errors import ClientError
 from fedray.runtime import groups, shares
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.shares import groups_of_test

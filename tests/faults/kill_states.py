@@ -18,9 +18,9 @@ from typing import NoReturn
 
 import torch
 
+from fedray.base.trees import Snapshot
 from fedray.core import ClientState
 from fedray.storage.states import Commit, Pin, StateStore
-from fedray.trees import Snapshot
 
 CLIENTS, COHORT = 30, 10
 

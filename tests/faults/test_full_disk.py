@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from fedray.errors import RunFailed
+from fedray.base.errors import RunFailed
 from fedray.storage.files import explain_disk_full
 
 

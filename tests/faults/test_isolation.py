@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError
 from fedray.core import Client, ClientState, algorithms
-from fedray.errors import ClientError
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device

@@ -15,8 +15,8 @@ import torch
 from small_runs import ROUND, VICTIM
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
-from fedray.errors import ClientError
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.traces import Trace, compare_traces, serial, trace

@@ -13,8 +13,8 @@ import torch
 from rounds import rounds_in
 
 from fedray.algorithms.averaging.scaffold import Scaffold
+from fedray.base.errors import ClientError, ServerError
 from fedray.core import Server, ServerState, Uplinks, algorithms
-from fedray.errors import ClientError, ServerError
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 from fedray.runtime.traces import serial
@@ -54,7 +54,7 @@ def knows(monkeypatch):
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add(Breaking)
     # A cure changes the code of a script's method, which a resume refuses.
-    monkeypatch.setattr("fedray.fingerprint.fingerprint", lambda entry: "")
+    monkeypatch.setattr("fedray.base.fingerprint.fingerprint", lambda entry: "")
 
 
 def run(out: Path, every: int) -> list[Any]:

@@ -33,10 +33,10 @@ from PIL import Image
 from torch import Tensor
 
 import fedray
+from fedray.base.errors import FedrayError, UserError, one_line
 from fedray.config import Experiment, with_read_plugins
 from fedray.core import algorithms
 from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
 from fedray.plugins import Plugin
 from fedray.runtime.assembly import Assembly

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from oracles import NETWORKS, PLUGIN, SCOPE
 
+from fedray.base.errors import UserError
 from fedray.config.files import override
-from fedray.errors import UserError
 from fedray.runtime.draws import Drawn, accepted, copied, unset_key
 
 ROOT = Path(__file__).resolve().parents[2]

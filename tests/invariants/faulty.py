@@ -12,6 +12,7 @@ import torch
 
 from fedray.algorithms.personalised.local import Local
 from fedray.algorithms.prototypes.fedproto import FedProto
+from fedray.base.errors import UserError
 from fedray.core import (
     Client,
     ClientState,
@@ -21,7 +22,6 @@ from fedray.core import (
     Uplinks,
     algorithms,
 )
-from fedray.errors import UserError
 from fedray.runtime import ray_executor, server
 
 

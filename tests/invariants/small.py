@@ -12,6 +12,7 @@ import psutil
 import torch
 from rounds import result_in
 
+from fedray.base.trees import leaves
 from fedray.config import EXECUTION_KEYS, Experiment
 from fedray.core import algorithms
 from fedray.runtime.assembly import Assembly
@@ -23,7 +24,6 @@ from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
 from fedray.storage.run import MEASURED_SECONDS, Round
 from fedray.storage.states import StateStore, latest_round
-from fedray.trees import leaves
 
 MEASURED = ("costs", "environment", "started")
 

@@ -17,7 +17,7 @@ from small import (
 )
 
 from fedray import run
-from fedray.errors import RunFailed
+from fedray.base.errors import RunFailed
 from fedray.runtime import ray_executor, server
 from fedray.runtime.pool import WorkerPool
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from small import assert_same, on_workers, serially
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.errors import UserError
 from fedray.runtime.resolve import resolve
 
 NETWORK = '''

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedray import run
-from fedray.errors import CodeError
+from fedray.base.errors import CodeError
 from fedray.runtime import server
 from fedray.storage.run_folder import RunFolder
 

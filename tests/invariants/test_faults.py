@@ -13,12 +13,12 @@ import torch
 from answers import counts_of
 from small import numbers, on_workers, serially, tensors
 
+from fedray.base.errors import ClientError, RunFailed, UserError
+from fedray.base.streams import Streams
 from fedray.config import Experiment
 from fedray.core import Algorithm, Fields, Gate, Total, sent
-from fedray.errors import ClientError, RunFailed, UserError
 from fedray.federation import Federation, Plan, Reply
 from fedray.runtime.session import Session
-from fedray.streams import Streams
 
 SHARING = ["lg_fedavg", "fedgh", "fedgen", "feddistill"]
 METHODS = ["local", "fedavg", "fedproto", "fedtgp", "alignfed", "fedtsp", "fedkd", *SHARING]

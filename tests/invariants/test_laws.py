@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small import Few
 
-from fedray.errors import FedrayError, one_line
+from fedray.base.errors import FedrayError, one_line
 from fedray.runtime import conformance
 from fedray.runtime.conformance import (
     LAWS,

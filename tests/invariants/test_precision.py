@@ -9,12 +9,12 @@ import torch
 from tensors import same
 
 from fedray.algorithms.text_guided.fedglcl import FedGLCLTrainedText
+from fedray.base.trees import leaves
 from fedray.config import Frozen, Temperature
 from fedray.core import Algorithm, Requires, algorithms
 from fedray.models.classifier import BackboneClassifier
 from fedray.models.clip.frozen import FrozenClip, load_clip
 from fedray.models.prompted import PromptedClip
-from fedray.trees import leaves
 
 
 class _Probe(Frozen):

@@ -13,11 +13,11 @@ from small import assert_same, on_workers
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError, UserError
 from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
 from fedray.core.stacked import refusal, shared_steps
 from fedray.core.sums import subtrees
-from fedray.errors import ClientError, UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 
 
 @pytest.fixture

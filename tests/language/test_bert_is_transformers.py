@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.language.encoders import Tokens
 from fedray.language.trainable import text_features
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from encoding import choose, run
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
 from fedray.language.styles import DESCRIPTION, class_texts
 

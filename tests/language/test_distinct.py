@@ -9,7 +9,7 @@ import torch
 from encoding import choose
 from tensors import CPU
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.descriptions import canonical_word, display_name
 from fedray.language.distinct import equal_tokens, equal_vectors
 from fedray.language.encoders import Tokens

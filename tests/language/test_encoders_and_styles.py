@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, NoParams, component
-from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
 from fedray.language.encoders import encoders
 from fedray.language.styles import TextStyle, class_texts, styles

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
+from fedray.base.errors import UserError
 from fedray.cli.main import main as fedray
-from fedray.errors import UserError
 from fedray.language import generate
 from fedray.language.descriptions import load_descriptions
 from fedray.language.generate import Endpoint, generate_descriptions, read_classes

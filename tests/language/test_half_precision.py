@@ -8,8 +8,8 @@ from clips import frozen
 from tensors import CPU
 from torch.nn.functional import cosine_similarity
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.language.encoders.base import TokenEncoder
 from fedray.language.tower import TextTower
 

@@ -8,7 +8,7 @@ import torch
 from encoding import choose, run
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat: an animal with fur.", "dog", "a small round animal"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.prompts import initial_prompts, insert_prompts
 
 

@@ -13,8 +13,8 @@ import torch
 from encoding import choose
 from test_published_forms import in_hub_cache, write_sentence_encoder
 
+from fedray.base.errors import UserError
 from fedray.config import content_of
-from fedray.errors import UserError
 from fedray.language.encoders.weights import get_line, hub_file, read_weights
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.models.clip import FrozenClip, small_clip_folder

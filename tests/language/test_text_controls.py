@@ -5,8 +5,8 @@ import torch
 from encoding import choose
 from tensors import CPU
 
+from fedray.base.errors import UserError
 from fedray.config import load_experiment
-from fedray.errors import UserError
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 

@@ -7,7 +7,7 @@ import torch
 from encoding import choose
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder, encoders
 from fedray.language.prompts import initial_prompts
 from fedray.language.prototypes import mean_of_texts, text_prototypes

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, canonical_word
 from fedray.language.names import load_names
 from fedray.language.styles import CLIP_ENSEMBLE, ENSEMBLE, class_texts

@@ -7,8 +7,8 @@ import gzip
 import pytest
 import torch
 
+from fedray.base.errors import UserError
 from fedray.config import component, load_experiment, read_experiment
-from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder
 from fedray.language.text_cache import cached_text_embeddings
 

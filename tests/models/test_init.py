@@ -5,7 +5,7 @@ import torch
 from tensors import seeded
 from torch import nn
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import Classifier, build, initialise
 
 SHAPE = {"channels": 3, "image_size": 32, "num_classes": 10, "feature_dim": 512}

@@ -1,6 +1,6 @@
 import pytest
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import assign_architectures, group_of, is_dense
 from fedray.models.architectures import architectures
 from fedray.models.groups import groups

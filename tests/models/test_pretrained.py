@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tensors import seeded
 from torch import nn
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import build
 from fedray.models.architectures import architectures
 from fedray.models.classifier import BackboneClassifier, projector

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from plugged import DATA, METHOD, SMALL
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.plugins import read_plugin
 from fedray.plugins.entry_points import check_version
 

@@ -13,8 +13,8 @@ from commands import analyse, cost, diff, predict, report, run, show, sweep, ver
 from PIL import Image
 
 import fedray
+from fedray.base.errors import UserError
 from fedray.cli.main import COMMANDS as SUBCOMMANDS
-from fedray.errors import UserError
 from fedray.plugins import loading, named_plugins, read_plugin, use
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from plugged import METHOD
 
+from fedray.base.errors import Failure, UserError
 from fedray.core import algorithms
-from fedray.errors import Failure, UserError
 from fedray.plugin import partitions
 from fedray.plugins import loading, named_plugins, use
 from fedray.runtime.resolve import from_tree

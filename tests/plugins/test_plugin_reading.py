@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import read_plugins
-from fedray.errors import UserError
 from fedray.plugins import Plugin, located, read_plugin
 
 

@@ -16,8 +16,8 @@ from rounds import step_of
 from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import ClientError
 from fedray.core import ClientState, Flat, Sums, combined_rows, total_of
-from fedray.errors import ClientError
 from fedray.models import saved_buffers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedray.base.errors import UserError
 from fedray.config import load_experiment
-from fedray.errors import UserError
 from fedray.runtime.assembly import load_data
 from fedray.runtime.compatibility import check_compatible
 

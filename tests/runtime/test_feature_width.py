@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.runtime import models
 
 

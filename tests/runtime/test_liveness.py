@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fedray.errors import RayDied
+from fedray.base.errors import RayDied
 from fedray.runtime import cluster
 from fedray.runtime.cluster import Liveness
 from fedray.storage.run_folder import RunFolder

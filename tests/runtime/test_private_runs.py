@@ -11,9 +11,9 @@ import pytest
 import torch
 from rounds import serial
 
+from fedray.base.errors import UserError
 from fedray.core import Payload, algorithms, takes_equal_mean
 from fedray.core.gate import Gate
-from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
 from fedray.runtime.privacy import privacy_lines
 from fedray.runtime.resolve import from_tree

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensors import same
 
+from fedray.base.errors import ClientError
 from fedray.core import ClientState
-from fedray.errors import ClientError
 from fedray.runtime.serial import SerialExecutor
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ import pytest
 from rounds import serial
 from written_runs import write_whole
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen

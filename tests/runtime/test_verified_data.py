@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
+from fedray.base.errors import UserError
 from fedray.cli import run
-from fedray.errors import UserError
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.assembly import Assembly

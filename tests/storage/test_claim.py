@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage import claim
 from fedray.storage.claim import claimed, is_claimed
 

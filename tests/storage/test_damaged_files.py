@@ -9,7 +9,7 @@ import pytest
 from commands import report, run, upload
 from rounds import serial
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
 

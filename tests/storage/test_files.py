@@ -11,7 +11,7 @@ from threading import Barrier
 import pytest
 from pydantic import BaseModel
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.files import (
     cache_folder,
     check_name,

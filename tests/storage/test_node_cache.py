@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage import cache as node_cache
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 

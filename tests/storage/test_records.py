@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.environment import Environment, environment
 from fedray.storage.files import write_json
 from fedray.storage.metric import Metric, find_metric

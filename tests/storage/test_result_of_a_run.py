@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedray.algorithms.personalised.local import Local
+from fedray.base.errors import ClientError, CodeError
 from fedray.core import LocalContext, Trained
-from fedray.errors import ClientError, CodeError
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from fedray.base.errors import UserError
+from fedray.base.trees import Snapshot
 from fedray.core import ClientState, Flat
-from fedray.errors import UserError
 from fedray.storage import states
 from fedray.storage.state_files import StateFile, write_states
 from fedray.storage.states import Commit, Pin, StateStore, latest_round, new_path
-from fedray.trees import Snapshot
 
 FACTS = {"identity": "this experiment"}
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from test_records import INFO, PARTITION, round_, written
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.storage.run import Costs
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter

@@ -9,8 +9,8 @@ from pretended_runs import end, pretend
 from written_runs import write_whole
 
 import fedray
+from fedray.base.errors import ClientError, CodeError, Failure, UserError
 from fedray.core.payload import BadPayload, NotFinitePayload
-from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.results.design import Place
 from fedray.results.pages.page import markdown
 from fedray.results.pages.table import table_latex, table_page

@@ -9,8 +9,8 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from sweeps import carry_out_all, sweep, write_sweep
 
+from fedray.base.errors import UserError
 from fedray.config import dump_yaml
-from fedray.errors import UserError
 from fedray.runtime import groups
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells

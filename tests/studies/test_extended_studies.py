@@ -9,9 +9,9 @@ import pytest
 from commands import plan_words
 from sweeps import write_sweep
 
+from fedray.base.errors import UserError
 from fedray.cli.main import main
 from fedray.config import dump_yaml, parse_yaml
-from fedray.errors import UserError
 from fedray.studies.flow import Request, copy_study_file
 from fedray.studies.study import Study
 

@@ -16,8 +16,8 @@ from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
+from fedray.base.errors import RunFailed
 from fedray.config import dump_yaml
-from fedray.errors import RunFailed
 from fedray.storage.run_folder import RunFolder
 from fedray.studies import tune as trials
 from fedray.studies.study import Study, StudyRun

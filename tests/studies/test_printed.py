@@ -6,8 +6,8 @@ import pytest
 from commands import plan_words
 from pretended_runs import page_of
 
+from fedray.base.errors import UserError
 from fedray.cli.main import main
-from fedray.errors import UserError
 from fedray.results.design import Place
 from fedray.studies.outcome import outcome
 

@@ -11,7 +11,7 @@ from commands import plan_words
 from pretended_runs import end, numbers_of, page_of, pretend, publish
 from sweeps import asked
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.plugins import use
 from fedray.results.design import Place
 from fedray.storage.json_files import sealed

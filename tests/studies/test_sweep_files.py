@@ -15,8 +15,8 @@ from pretended_runs import pretend
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 from written_runs import write_whole
 
+from fedray.base.errors import UserError
 from fedray.config import dump_yaml
-from fedray.errors import UserError
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, reload

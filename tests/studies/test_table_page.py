@@ -15,8 +15,8 @@ from pretended_runs import end, page_of
 from sweeps import asked
 from written_runs import write_whole
 
-from fedray.errors import UserError
-from fedray.markdown import has_words
+from fedray.base.errors import UserError
+from fedray.base.markdown import has_words
 from fedray.results.design import Place
 from fedray.results.pages.cells import NOTHING
 from fedray.results.pages.page import escape_latex, latex_table, markdown

@@ -7,8 +7,8 @@ import re
 import pytest
 from commands import plan_words
 
+from fedray.base.errors import UserError
 from fedray.config import dump_yaml
-from fedray.errors import UserError
 from fedray.results.claims import parse_claims
 from fedray.results.design import Place
 from fedray.results.paired import Side

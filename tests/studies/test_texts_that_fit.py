@@ -7,8 +7,8 @@ import re
 import pytest
 from commands import plan_words
 
+from fedray.base.errors import UserError
 from fedray.config import dump_yaml
-from fedray.errors import UserError
 from fedray.studies.cell import check_cells
 from fedray.studies.ready import get_ready
 from fedray.studies.study import Study

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
+from fedray.base.errors import UserError
 from fedray.config import flatten
-from fedray.errors import UserError
 from fedray.runtime.resolve import from_tree
 from fedray.storage.claim import claimed
 from fedray.storage.environment import Environment, versions

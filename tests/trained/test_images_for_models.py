@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.trained.images import Preprocessing
 
 GREY, RGB = Preprocessing(1, 8, 8), Preprocessing(3, 16, 16)

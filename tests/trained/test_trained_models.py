@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 import fedray
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import UserError
 from fedray.core import algorithms
-from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly

@@ -23,7 +23,11 @@ import names
 import readers
 
 import fedray
-from fedray.errors import UserError
+
+try:
+    from fedray.base.errors import UserError
+except ImportError:  # a commit before the room `base`
+    from fedray.errors import UserError
 
 FEDRAY = (sys.executable, "-m", "fedray")
 SECONDS = 300

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import client_weights, weighted_mean
+from fedray.base.errors import UserError
 from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Uplinks
-from fedray.errors import UserError
 from fedray.models import BackboneClassifier, ImageFeatures, Inputs, head_tensors, tensor_names
 
 WEIGHT, BIAS = "head.weight", "head.bias"

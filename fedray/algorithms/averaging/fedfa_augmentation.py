@@ -33,8 +33,8 @@ from torch import Tensor, nn
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import UserError
 from fedray.core import Classifier, LocalContext, Server, ServerState, StepResult, Trained, Uplinks
-from fedray.errors import UserError
 from fedray.models import convolution_stages
 
 EPS = 1e-6

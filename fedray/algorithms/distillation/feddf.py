@@ -34,9 +34,9 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import kl_divergence
+from fedray.base.streams import torch_seeded
 from fedray.core import Downlinks, Server, ServerState, Uplinks
 from fedray.core.optimizers import Adam
-from fedray.streams import torch_seeded
 
 
 @core.method("feddf", "FedDF", "Lin et al., NeurIPS 2020, arXiv:2006.07242")

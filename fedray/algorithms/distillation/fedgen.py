@@ -42,9 +42,9 @@ from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import HeadAveraging
 from fedray.algorithms.server_training import train_on_server
+from fedray.base.errors import UserError
 from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Uplinks
 from fedray.core.optimizers import TorchAdam
-from fedray.errors import UserError
 from fedray.models import drawn_linear
 
 OF_ALL = "how many images of each class all clients have together"

@@ -39,8 +39,8 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import kl_divergence
+from fedray.base.errors import UserError
 from fedray.core import Client, ClientState, Exchange, Server, ServerState, StepResult
-from fedray.errors import UserError
 
 PUBLIC_LOGITS = {
     "logits": core.sent("logits", "outputs of models on public images (membership)", axes="p C"),

@@ -29,9 +29,9 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging
+from fedray.base.errors import UserError
 from fedray.config import Tree
 from fedray.core import Batch, Classifier, ClientState, LocalContext, StepResult, Trained, method
-from fedray.errors import UserError
 from fedray.models import FusedWithAuxiliary, WithAuxiliary, undrawn_linear
 
 

@@ -25,8 +25,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.base.errors import UserError
 from fedray.core import PromptMethod, method
-from fedray.errors import UserError
 from fedray.models import Inputs, Pixels
 from fedray.models.prompted import PromptedClip, unit
 

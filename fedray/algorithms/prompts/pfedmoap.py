@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.averaging.fedavg import OwnModel
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
+from fedray.base.errors import UserError
 from fedray.config import LossWeight
-from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput, Inputs, undrawn_linear
 from fedray.models.prompted import ContextClip
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import similarity_analysis
-from fedray.algorithms.mean import ClassWeights, by_class, class_average
+from fedray.algorithms.mean import by_class, class_average
 from fedray.algorithms.server_training import train_on_server
 from fedray.core import Server, ServerState
 from fedray.evaluation.protocols import Analysis

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen, parse_yaml
-from fedray.errors import UserError, nearest
-from fedray.origins import Origin
+from fedray.data.origins import Origin
 
 FOLDER = Path(__file__).parent
 DESCRIPTIONS = FOLDER.parents[1] / "language" / "descriptions"

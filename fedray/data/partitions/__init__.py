@@ -13,10 +13,10 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.config import Component
 from fedray.data.configurable import Configurable
 from fedray.data.imageset import Domains
-from fedray.errors import UserError
 from fedray.registry import Registry
 
 Indices = NDArray[np.int64]

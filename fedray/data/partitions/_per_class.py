@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.data.partitions import Indices, collect, require_samples
-from fedray.errors import UserError
 
 Floats = NDArray[np.float64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, Seed
 from fedray.data.partitions import Annotations, Indices, Partition, collect, partitions
-from fedray.errors import UserError
 
 
 class ClassChunksParams(Frozen):

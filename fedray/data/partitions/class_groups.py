@@ -7,6 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, Frozen, default_entry
 from fedray.data.imageset import Domains
 from fedray.data.partitions import (
@@ -15,7 +16,6 @@ from fedray.data.partitions import (
     Partition,
     partitions,
 )
-from fedray.errors import UserError
 
 
 class ClassGroupsParams(Frozen):

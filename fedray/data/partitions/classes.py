@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen
 from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import assign_images, class_totals
-from fedray.errors import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 
+from fedray.base.errors import UserError
 from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
 from fedray.data.partitions.dirichlet import DirichletParams
-from fedray.errors import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen
 from fedray.data.partitions import ClientSplits, FewShotProtocol, Indices, Pools, partitions
-from fedray.errors import UserError
 
 
 class DominantClassParams(Frozen):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen
 from fedray.data.partitions import Annotations, Indices, Partition, collect, partitions
-from fedray.errors import UserError
 
 
 class ShardsParams(Frozen):

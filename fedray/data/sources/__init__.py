@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.config import Component, component, content_of, files_of
 from fedray.data import splits
 from fedray.data.cache import image_set, images_key, save_images
@@ -40,7 +41,6 @@ from fedray.data.listing import (
     part_note,
     understood,
 )
-from fedray.errors import UserError
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
 from fedray.storage.cache import Arrays, kept_arrays

@@ -12,12 +12,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, NonNegativeInt
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.known import CoOpLayout, KnownSet, known_sets
 from fedray.data.layout import packed_hint
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.storage.files import read_text
 from fedray.storage.json_files import read_typed
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 
 _FILE = "datasets/data/digits.csv.gz"
 """The file below scikit-learn's folder."""

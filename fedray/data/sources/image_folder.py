@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.layout import (
     IMAGE_SUFFIXES,
@@ -19,7 +20,6 @@ from fedray.data.layout import (
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.storage.files import read_text
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.layout import (
     folders_of,
@@ -17,7 +18,6 @@ from fedray.data.layout import (
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.storage.json_files import read_typed
 
 _Names = Annotated[list[str], Field(min_length=2, max_length=256)]

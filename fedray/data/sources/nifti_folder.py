@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedray.base.errors import UserError, one_line
+from fedray.base.streams import Streams
 from fedray.config import Frozen, Seed
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.layout import folders_of
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError, one_line
-from fedray.streams import Streams
 
 _VOLUME = re.compile(r"(?P<case>.+?)(?P<mask>_seg(?:mentation)?)?\.nii(?:\.gz)?", re.IGNORECASE)
 _MOST_SHIFT = 0.5

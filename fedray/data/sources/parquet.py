@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN
 from fedray.data.layout import (
@@ -23,7 +24,6 @@ from fedray.data.layout import (
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.storage.json_files import parse_typed, read_typed
 
 _IMAGE_COLUMNS = ("image", "img")

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 
 _NAMES = ("background", "circle", "square", "triangle", "cross")
 _STYLES = ("paper", "night", "stripes", "chessboard")

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions, decoding_reason
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.known import known
 from fedray.data.layout import packed_hint, walk
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.errors import UserError
 from fedray.storage.files import cache_folder, node_lock
 
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, NoParams
-from fedray.errors import UserError
 from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import torch
 from pydantic import StrictBool, model_validator
 from torch import Tensor, nn
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, InputFile, PathText
-from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
     P,

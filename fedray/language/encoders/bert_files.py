@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedray.errors import UserError, one_line
+from fedray.base.errors import UserError, one_line
 from fedray.language.encoders.weights import (
     check_texts,
     check_vocabulary,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError, one_line
+from fedray.base.errors import UserError, one_line
 from fedray.storage.json_files import read_typed
 
 CLIP_CONFIG = "config.json"

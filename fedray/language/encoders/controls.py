@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedray.base.errors import UserError
 from fedray.config import Experiment, Frozen, Seed
-from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 
 DEFAULT_WIDTH = 384

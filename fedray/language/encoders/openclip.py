@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.errors import UserError, nearest
+from fedray.base.errors import UserError, nearest
 from fedray.language.encoders.base import (
     EncoderChoice,
     TokenEncoder,

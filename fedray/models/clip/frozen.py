@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders.base import freeze
 from fedray.language.encoders.kernels import halve
 from fedray.language.encoders.openclip import OpenClipText, build_clip

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.data.configurable import Configurable
 from fedray.data.decoding import Resize
-from fedray.errors import UserError
 from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.language.encoders.openclip import NONE, Branches, Changes
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.errors import UserError, shown
+from fedray.base.errors import UserError, shown
 from fedray.language.distinct import equal_tokens, refuse_equal
 from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import NONE, Branches, Changes, OpenClipText

@@ -14,8 +14,8 @@ from itertools import combinations
 import click
 import torch
 
+from fedray.base.errors import UserError, nearest
 from fedray.command import WORD
-from fedray.errors import UserError, nearest
 from fedray.evaluation.similarity import matrix_agreement
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import LoadedRun, RunGroup

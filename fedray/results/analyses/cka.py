@@ -20,7 +20,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.evaluation.protocols import has_global_model
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages

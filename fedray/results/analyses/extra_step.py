@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedray.base.errors import UserError
+from fedray.base.streams import Streams
 from fedray.config import load_experiment
 from fedray.core import LocalContext
 from fedray.data import FederatedData
-from fedray.errors import UserError
 from fedray.evaluation.protocols import has_global_model
 from fedray.models import Pixels
 from fedray.runtime.assembly import Assembly
@@ -21,7 +22,6 @@ from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resume import check_same
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import Checkpoint, StateStore
-from fedray.streams import Streams
 
 
 def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:

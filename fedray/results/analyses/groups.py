@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.prompts.fedmgp import FedMGP, GroupedClip
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import Pixels
 from fedray.results.analyses.extra_step import probe_images, reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.evaluation.answers import Answers
 from fedray.evaluation.splits import HeldOut
 from fedray.evaluation.testing import counts_of

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.base.counts import counted
+from fedray.base.trees import StateTree, leaves
 from fedray.config import Experiment
 from fedray.core import Downlinks, Total
-from fedray.counts import counted
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange, Task, changed_state
 from fedray.models.prompted import PromptedClip
@@ -27,7 +28,6 @@ from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Run, Traffic
-from fedray.trees import StateTree, leaves
 
 CPU = torch.device("cpu")
 CHEAP = {

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from fedray.base.errors import UserError
 from fedray.command import WORD
-from fedray.errors import UserError
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import LoadedRun, RunGroup, interval_of, metric_of, selection_label
 from fedray.results.pages.cells import SPREAD, cell, signed

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from fedray.base.errors import UserError
 from fedray.config import (
     Experiment,
     flatten,
@@ -24,7 +25,6 @@ from fedray.config import (
     parse_assignments,
 )
 from fedray.core import algorithms
-from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.results.analyses.extra_step import reopen
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import click
 
+from fedray.base.errors import UserError
 from fedray.command import WORD
-from fedray.errors import UserError
 from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import (
     NO_BEST,

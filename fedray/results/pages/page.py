@@ -11,8 +11,8 @@ from itertools import chain, repeat
 
 from markdown_it import MarkdownIt
 
-from fedray.errors import printable
-from fedray.markdown import escape_html, has_words, markdown_table
+from fedray.base.errors import printable
+from fedray.base.markdown import escape_html, has_words, markdown_table
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
 
+from fedray.base.units import time_of
 from fedray.config import flatten
 from fedray.data.plot import plot_partition
 from fedray.results.blocks import Report
@@ -48,7 +49,6 @@ from fedray.results.paired import ALPHA
 from fedray.storage.files import file_name, read_regular, replace_whole, write_rows
 from fedray.storage.metric import BEST, Metric
 from fedray.storage.run_folder import RunFolder
-from fedray.units import time_of
 
 MOST_PARTITIONS = 3
 """Maximal number of partitions that are shown."""

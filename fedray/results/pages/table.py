@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from fedray.base.units import size_of, time_of
 from fedray.results.claims import Claim
 from fedray.results.design import seeds_text
 from fedray.results.labels import config_label
@@ -19,7 +20,6 @@ from fedray.results.paired import Comparison, Interval, PairedTest, Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
-from fedray.units import size_of, time_of
 
 MARK = "†"
 """Marks numbers that were selected on test images."""

@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedray.errors import printable
-from fedray.markdown import has_words
+from fedray.base.errors import printable
+from fedray.base.markdown import has_words
 from fedray.results.pages.page import Section
 
 WHOLE = 18

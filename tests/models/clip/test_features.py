@@ -9,7 +9,7 @@ import pytest
 import torch
 from clips import CPU
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.clip.features import frozen_features
 

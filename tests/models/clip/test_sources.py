@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.errors import UserError
 from fedray.models.clip import small_clip_folder
 
 

@@ -10,7 +10,7 @@ import torch
 from clips import NAMES, choice, frozen, prompted, save_clip
 from torch.nn.functional import normalize
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted.base import MOST_SUBSETS
 from fedray.models.prompted.texts import (

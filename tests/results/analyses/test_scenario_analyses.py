@@ -9,7 +9,7 @@ import torch
 from commands import analyse as main
 from rounds import serial
 
-from fedray.errors import UserError
+from fedray.base.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement
 from fedray.results.analyses import agreement, phases
 from fedray.results.frame import group_runs, load_runs

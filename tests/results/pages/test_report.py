@@ -17,8 +17,8 @@ from PIL import Image
 from rich.console import Console
 from written_runs import ACCURACY, LOSS, Tree, groups_in, write_partition, write_run
 
+from fedray.base.errors import UserError
 from fedray.config import EXECUTION_KEYS, Experiment, override
-from fedray.errors import UserError
 from fedray.results.blocks import Report
 from fedray.results.caveats import report_caveats
 from fedray.results.frame import NOT_COMPARED, differing_keys, group_runs, load_runs, rank_groups

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.trees import ALIGNMENT, is_tree
+from fedray.base.trees import ALIGNMENT, is_tree
 
 Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, type and shape of a tensor."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedray.imports import site_folders
+from fedray.base.imports import site_folders
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from traceback import format_exception, walk_tb
 from typing import Any, Self
 
-from fedray.masking import mask
+from fedray.base.masking import mask
 
 LONGEST_LINE = 1000
 """Maximal number of characters of an error message; longer messages are cut."""

@@ -22,10 +22,10 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from fedray.errors import UserError, one_line
-from fedray.origins import OriginFile
+from fedray.base.errors import UserError, one_line
+from fedray.base.units import size_of
+from fedray.data.origins import OriginFile
 from fedray.storage.files import is_full
-from fedray.units import size_of
 
 if TYPE_CHECKING:
     import requests

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
-from fedray.errors import printable
-from fedray.units import time_of
+from fedray.base.errors import printable
+from fedray.base.units import time_of
 
 _counts: list[Progress] = []
 """The count that the next output ends, if any."""
