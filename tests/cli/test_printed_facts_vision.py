@@ -94,10 +94,11 @@ FASHION: Facts = {
     "model.group": Fact({"alexnet"}, "Sec. 5.1"),
     "model.projector": Fact({4096}, "appendix C.2"),
     "model.feature_dim": Fact({640, 4096}, "appendix C.2"),
-    "data.partition.name": Fact({"fedtsp_dirichlet", "shards"}, "appendix C.1: LDA, sharding"),
+    "data.partition.name": Fact({"fedtsp_dirichlet", "classes"}, "appendix C.1: LDA, sharding"),
     "data.partition.alpha": Fact({None, 0.3, 0.5, 1.0}, "Table 2"),
     "data.partition.min_samples": Fact({None, 10}, "MOON's routine"),
-    "data.partition.shards_per_client": Fact({None, 2, 3}, "Table 2: C = 2, 3, equal sizes (C.1)"),
+    "data.partition.classes_per_client": Fact({None, 2, 3}, "Table 2: C = 2, 3"),
+    "data.partition.equal_sizes": Fact({None, True}, "appendix C.1: equal sizes"),
 }
 COMMON = ("fedglcl", "fedavg", "fedprox", "fednova", "scaffold", "moon", "fedproto_global")
 SKEW = _methods(*COMMON, "fedlc", "fedconcat", place="baselines of label skew")

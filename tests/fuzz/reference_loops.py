@@ -1435,8 +1435,8 @@ class FedProtoGlobal(FedAvg, Prototypes):
         return F.cross_entropy(logits, y) + self.hp["mu"] * self.gap(features, y)
 
     def finish(self, net: Any, client: int, round_: int) -> Upload:
-        means = self.class_means(net, client, round_)  # first, in the order of the noise
-        return {**means, **super().finish(net, client, round_)}
+        update = super().finish(net, client, round_)  # first, in the order of the noise
+        return {**update, **self.class_means(net, client, round_)}
 
     def server(self, uploads: Mapping[int, Upload]) -> None:
         FedAvg.server(self, uploads)
@@ -2029,8 +2029,8 @@ class FedTSPGlobal(FedTSP, FedAvg):
     def work(self, client: int, round_: int) -> Upload:
         net = self.start(client)
         self.train(net, client, round_)
-        means = self.class_means(net, client, round_)  # first, in the order of the noise
-        return {**means, **self.finish(net, client, round_)}
+        update = self.finish(net, client, round_)  # first, in the order of the noise
+        return {**update, **self.class_means(net, client, round_)}
 
     def round(self, round_: int, who: Sequence[int]) -> None:
         FedAvg.round(self, round_, who)

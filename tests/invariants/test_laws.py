@@ -50,7 +50,7 @@ BROKEN = {
     "edited_state": ("runs", "round 1 changed the state before it in place: server/model/"),
     "order_of_clients": ("order", "round 1: server/model/"),
     "test_images": ("runs", "AttributeError: 'Client' object has no attribute 'test'"),
-    "undeclared_payload": ("runs", "report uploads Secret, expected FedAvg.up"),
+    "undeclared_payload": ("runs", "report uploads mean, expected model, samples"),
     "module_memory": ("resume", "round 1: server/model/"),
     "own_answers": ("one model", "accuracy of client "),
 }

@@ -54,7 +54,7 @@ def test_a_fault_in_a_clients_step_names_the_file_with_its_traceback(tmp_path, m
     ("hook", "where"),
     [
         ("init_server", "server, round 0, step round: "),
-        ("server_update", "server, round 1, step round: "),
+        ("round", "server, round 1, step round: "),
         ("__init__", ""),
     ],
 )
