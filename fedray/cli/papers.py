@@ -17,6 +17,7 @@ from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, plan_of_command
 from fedray.command import WORD, Command
 from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
+from fedray.results.printed_numbers import lines_of, printed_numbers
 from fedray.studies.file import SCALES, Kind, PaperItem, read_study
 from fedray.studies.printed import PRINTED, can_be_printed
 
@@ -184,7 +185,7 @@ def command(paper: str | None, item: str | None) -> None:
     """List the papers' tables and figures with the commands that reproduce them.
 
     PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4", or the beginning of an
-    item's name.
+    item's name. With ITEM, the numbers that the paper prints there follow.
     """
     for number, (name, entry) in enumerate(select_items(read_papers(), paper, item).items()):
         title = wrap(f"{entry.title} ({name}): {entry.paper}", WIDTH, subsequent_indent="  ")
@@ -193,6 +194,8 @@ def command(paper: str | None, item: str | None) -> None:
             print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
+            if item is not None:
+                print("\n".join(["", *lines_of(printed_numbers(name, one.item), WIDTH)]).rstrip())
             for sentence, scales in {} if item is None else missing_of(one).items():
                 print("\n".join(_wrapped(f"missing at {' and '.join(scales)}: {sentence}")))
 
@@ -212,9 +215,9 @@ def missing_of(item: Item) -> dict[str, list[str]]:
 
 
 def select_items(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
-    """Return all papers, one paper, or the items whose names are or begin with `item`.
+    """Return all papers, one paper, or the items whose names are, name or begin with `item`.
 
-    Case and full stops do not count: "fig 4" is "Fig. 4".
+    Case and full stops do not count: "fig 4" is "Fig. 4". "Table 9" names "Fig. 2, Table 9".
 
     Raises:
         UserError: if there is no such paper or item.
@@ -229,6 +232,7 @@ def select_items(papers: dict[str, Paper], name: str | None, item: str | None) -
         return {key: papers[key]}
     wanted, found = _folded(item), papers[key].items
     items = [one for one in found if _folded(one.item) == wanted]
+    items = items or [one for one in found if wanted in map(_folded, one.item.split(", "))]
     items = items or [
         one for one in found if re.match(rf"{re.escape(wanted)}\b", _folded(one.item))
     ]

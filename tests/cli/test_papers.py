@@ -18,6 +18,7 @@ from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
 from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select_items
 from fedray.config import MissingRoot
+from fedray.results.printed_numbers import lines_of, numbers_of_paper, printed_numbers
 
 COMMANDS = every_command(read_papers())
 SHORT = 1
@@ -343,3 +344,28 @@ def test_an_item_about_some_rows_of_a_table_runs_those():
         assert f"python -m {picked}" in commands
         assert not any("fedglcl_table9" in one and "--rows" in one for one in commands)
     assert numbers_of(items["Table 9"]) == 6
+
+
+DESCRIPTIVE = {"Table 5", "Table 6", "Table 7", "Table 8"}
+"""FedGLCL's tables of its data sets and networks, which no run answers."""
+
+
+def test_every_table_with_numbers_is_an_item():
+    counts = {}
+    for name, paper in read_papers().items():
+        numbers = numbers_of_paper(name)
+        counts[name] = len(numbers)
+        parts = {part for one in paper.items for part in one.item.split(", ")}
+        tables = {n.item.partition(" (")[0] for n in numbers if n.item.startswith("Table")}
+        assert tables - parts == (DESCRIPTIVE if name == "fedglcl" else set())
+        assert max(map(len, lines_of(numbers))) <= 80
+    assert counts == {"fedtsp": 490, "fedglcl": 464, "dp2fl": 231, "fedmgp": 903}
+
+
+def test_an_item_shows_what_its_paper_prints(capsys):
+    assert main(["papers", "fedmgp", "Table 9"]) == 0
+    assert "Table 9, 90 numbers in %:" in capsys.readouterr().out
+    assert main(["papers", "fedtsp", "Table 2"]) == 0
+    assert "Table 2, 108 numbers in %:" in capsys.readouterr().out
+    domainnet = printed_numbers("fedglcl", "Table 1, DomainNet")
+    assert {number.column.partition(" | ")[0] for number in domainnet} == {"DomainNet"}

@@ -1,0 +1,119 @@
+"""The numbers that the four papers print: fedray/papers/NAME.csv, digit by digit."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import groupby, zip_longest
+from pathlib import Path
+from textwrap import wrap
+from typing import NamedTuple
+
+import fedray
+
+FOLDER = Path(fedray.__file__).parent / "papers"
+RANK = re.compile(r"(best|second|third)\b.* by value")
+"""Notes that repeat what the numbers say."""
+
+
+class Printed(NamedTuple):
+    """A number of a paper.
+
+    Attributes:
+        item: "Table 2".
+        page: the page, if the source has pages.
+        row: the label of its row.
+        column: the labels of its column from the outermost, "CIFAR-10 | α=0.1".
+        metric: what it is.
+        value: its digits.
+        spread: the digits of its standard deviation; "" without one.
+        unit: "%", for example; "" for a plain number.
+        note: a doubt, or its rank.
+    """
+
+    item: str
+    page: str
+    row: str
+    column: str
+    metric: str
+    value: str
+    spread: str
+    unit: str
+    note: str
+
+    @property
+    def text(self) -> str:
+        """The value with its spread."""
+        return f"{self.value} ± {self.spread}" if self.spread else self.value
+
+
+@cache
+def numbers_of_paper(paper: str) -> Sequence[Printed]:
+    """Return all numbers of a paper, in its order; none if it has no file."""
+    path = FOLDER / f"{paper}.csv"
+    if not path.is_file():
+        return ()
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Printed(*row) for row in csv.reader(file)][1:]
+
+
+def printed_numbers(paper: str, item: str) -> list[Printed]:
+    """Return the numbers of an item, "Table 1" or "Table 1, DomainNet", with its parts (a), (b)."""
+    parts = item.split(", ")
+    found = [n for n in numbers_of_paper(paper) if n.item.partition(" (")[0] in parts]
+    sets = [n for n in found if n.column.partition(" | ")[0] in parts]
+    return sets or found
+
+
+def lines_of(numbers: Sequence[Printed], width: int = 80) -> Iterator[str]:
+    """Yield numbers as tables of lines, each of as many columns as fit, and their notes."""
+    for item, of_item in groupby(numbers, lambda number: number.item):
+        own = [*of_item]
+        units = {number.unit for number in own}
+        yield f"{item}, {len(own)} numbers{f' in {own[0].unit}' if len(units) == 1 else ''}:"
+        yield from _tables(own, width, has_units=len(units) > 1)
+        notes = {n.note: f"{n.row}, {n.column}" for n in own if n.note and not RANK.match(n.note)}
+        for note, place in notes.items():
+            yield from wrap(f"- {place}: {note}", width, subsequent_indent="  ")
+        yield ""
+
+
+def _tables(numbers: Sequence[Printed], width: int, *, has_units: bool) -> Iterator[str]:
+    rows = [*dict.fromkeys(number.row for number in numbers)]
+    metrics = {number.metric for number in numbers}
+    columns: dict[tuple[str, ...], dict[str, str]] = {}
+    for number in numbers:
+        head = (*number.column.split(" | "), *([number.metric] if len(metrics) > 1 else []))
+        text = f"{number.text} {number.unit}" if has_units else number.text
+        columns.setdefault(head, {})[number.row] = text
+    label = max(map(len, rows))
+    chunk: list[tuple[Sequence[str], int]] = []
+    for head, cells in columns.items():
+        size = max(map(len, (*head, *cells.values())))
+        if chunk and label + sum(each + 2 for _, each in chunk) + size + 2 > width:
+            yield from _table(rows, label, chunk, columns)
+            chunk = []
+        chunk.append((head, size))
+    yield from _table(rows, label, chunk, columns)
+
+
+def _table(
+    rows: Sequence[str],
+    label: int,
+    chunk: Sequence[tuple[Sequence[str], int]],
+    columns: dict[tuple[str, ...], dict[str, str]],
+) -> Iterator[str]:
+    """Yield one table: the heads of its columns, level by level, and its rows with numbers."""
+    sizes = [size for _, size in chunk]
+    for level in zip_longest(*[head for head, _ in chunk], fillvalue=""):
+        yield _line("", label, level, sizes)
+    for row in rows:
+        cells = [columns[tuple(head)].get(row, "") for head, _ in chunk]
+        if any(cells):
+            yield _line(row, label, cells, sizes)
+    yield ""
+
+
+def _line(first: str, label: int, cells: Sequence[str], sizes: Sequence[int]) -> str:
+    right = [f"{cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)]
+    return "  ".join([f"{first:<{label}}", *right]).rstrip()
