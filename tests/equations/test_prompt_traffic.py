@@ -85,7 +85,7 @@ def test_dp2fl_sends_task_and_data_prompts_each_way(vit_b_16):
     assembly = vit_b_16("dp2fl", {"depth": 1})
     client, method = empty_client(assembly, (0,)), assembly.algorithm
     alone = Alone(assembly, replace(client, validation=client.train))
-    state = method.prepare(method.init_server(alone.server), alone)
+    state = method.give(method.init_server(alone.server), alone)
     assert alone.up.params == {"images": 224 * 224, "statistics": 1}
     method.round(state, alone)
     assert (state["task"].numel(), state["data"].numel()) == (task, data)
