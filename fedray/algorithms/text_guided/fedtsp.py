@@ -125,9 +125,8 @@ class FedTSP(PrototypeSharing):
         steps = papers if self.server_epochs is None else self.server_epochs
         return 0 if self.prompt_length == 0 else steps
 
-    def texts(self, prompts: Tensor, server: Server, present: Tensor) -> Tensor:
+    def texts(self, prompts: Tensor, server: Server, classes: Tensor | None = None) -> Tensor:
         """Return unnormalised text prototypes [c, d] under prompts [C, m, d'], Eq. (4)."""
-        classes = None if present.all() else present.nonzero().squeeze(1)
         return server.tower.prototypes(prompts.to(server.device), self.past_text, classes)
 
     def init_server(self, server: Server) -> ServerState:
@@ -139,7 +138,7 @@ class FedTSP(PrototypeSharing):
         if m > 0:
             random = server.streams.torch("prompts")
             state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
-        text = self.texts(state["prompts"], server, ~absent) if m else tower.frozen_prototypes()
+        text = self.texts(state["prompts"], server) if m else tower.frozen_prototypes()
         server.check_width(text)
         state |= dict.fromkeys(("vectors", "first", "sent"), text.cpu())
         return {**super().init_server(server), **state, "present": absent, "loss": torch.zeros(())}
@@ -177,14 +176,15 @@ class FedTSP(PrototypeSharing):
         if not self.steps:
             return after
         targets, log_scale = (t.to(server.device) for t in (image[present], state["log_scale"]))
+        classes = None if present.all() else present.nonzero().squeeze(1).to(server.device)
 
         def loss(trained: core.Tensors, _: int) -> Tensor:
-            text = self.texts(trained["prompts"], server, present)
+            text = self.texts(trained["prompts"], server, classes)
             return server_loss(text, targets, trained.get("log_scale", log_scale), self.server_dir)
 
         initial = {name: state[name] for name in ("prompts", *["log_scale"] * self.learn_tau)}
         trained, value = train_on_server(server, initial, loss, range(self.steps), self.prompt_lr)
-        text = self.texts(trained["prompts"], server, present).cpu()
+        text = self.texts(trained["prompts"], server, classes).cpu()
         vectors = state["vectors"].index_copy(0, present.nonzero().squeeze(1), text)
         return {**after, **trained, "loss": value, "vectors": vectors}
 
