@@ -195,7 +195,7 @@ class ConcatenatedClassifier(BackboneClassifier):
     def __init__(self, client: Client, encoders: Sequence[Mapping[str, Tensor]]) -> None:
         width = len(encoders) * client.setting.feature_dim
         super().__init__(nn.Identity(), width, width, client.setting.num_classes)
-        skeletons = [core.Skeleton(copied(client.skeleton.model)) for _ in encoders]
+        skeletons = [core.Skeleton(copied_model(client.skeleton.model)) for _ in encoders]
         for skeleton, encoder in zip(skeletons, encoders, strict=True):
             skeleton.load({**skeleton.tensors, **encoder})
         self._encoders = tuple(skeleton.model.eval() for skeleton in skeletons)  # not submodules
@@ -207,7 +207,7 @@ class ConcatenatedClassifier(BackboneClassifier):
         return super().forward(ImageFeatures(torch.cat(features, dim=1)))
 
 
-def copied(model: core.Classifier) -> core.Classifier:
+def copied_model(model: core.Classifier) -> core.Classifier:
     """Return a copy of a model on its device; `deepcopy` alone cannot copy views on all devices."""
     copies = {id(p): nn.Parameter(p.detach().clone()) for p in model.parameters()}
     return deepcopy(model, {**copies, **{id(b): b.clone() for b in model.buffers()}})
