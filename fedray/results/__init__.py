@@ -7,6 +7,7 @@
     means.py     means over data sets
     claims.py    inequalities between cells of a table
     design.py    what a table compares, and how
+    printed_numbers.py the numbers that the papers print
     record.py    the record of a table (table.json): design, runs, cells, verdicts
     blocks.py    groups that may be compared, and their differences from a base
     difference.py differences between two runs of one experiment
