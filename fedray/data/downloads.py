@@ -166,7 +166,8 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
 
     api = HfApi(endpoint=constants.ENDPOINT)
     try:
-        info = api.repo_info(repo, repo_type=kind, timeout=_SECONDS[1])
+        describe = api.dataset_info if kind == "dataset" else api.model_info
+        info = describe(repo, timeout=_SECONDS[1])
         names = [file.rfilename for file in info.siblings or ()]
         files = [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
         if any(name.endswith(".safetensors") for name in files):
