@@ -179,8 +179,12 @@ class Source(Configurable, ABC):
 
     def _files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return all files that are read, with those of the split."""
-        split = [] if options.split is None else splits.split_files(root, options.split)
-        return [*split, *self.files(root, options)]
+        split = options.split
+        given = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
+        files = [*given, *self.files(root, options)]
+        if split == splits.LISTS:  # later, because a domain without images is worse
+            files += splits.split_files(root, split)
+        return files
 
     def _kept(self, root: Path, options: ReadOptions, files: Sequence[Path]) -> ImageSet:
         """Return the images from the node's cache; decode them if they are not in it."""
@@ -207,8 +211,10 @@ class Source(Configurable, ABC):
             root = self.find_root(root, download=download)
             files = self._files(root, options) if self.kept else []
             images = self._kept(root, options, files) if self.kept else self.read(root, options)
-            left = unread(root, files) if self.reads_folder else ""
-            return replace(images, about=f"{self._where(root)}: {_summary(images, left)}")
+            where, left = f"data.source={self.name}", ""
+            if self.reads_folder:
+                where, left = self._where(root), unread(root, files)
+            return replace(images, about=f"{where}: {_summary(images, left)}")
         except OSError as error:
             path = error.filename or root
             raise UserError(
