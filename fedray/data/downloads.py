@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedray.base.errors import UserError, named, one_line
 from fedray.base.units import size_of
@@ -74,13 +75,21 @@ def _receive(file: OriginFile, part: Path, say: Say) -> None:
         reply.raise_for_status()
         if "text/html" in reply.headers.get("Content-Type", "") and not file.name.endswith(".html"):
             raise NotTheFile(f"{file.url} answers with a web page instead of the file")
-        done, told = have if reply.status_code == 206 else 0, -_SAY_EVERY
-        with part.open("ab" if done else "wb") as out:
-            for received in reply.iter_content(_CHUNK):
-                if time.monotonic() - told > _SAY_EVERY:
-                    told = time.monotonic()
-                    say(f"{file.name}: {size_of(done)} of {size_of(file.bytes or 0)}")
-                done += out.write(received)
+        begin = have if reply.status_code == 206 else 0
+        with part.open("ab" if begin else "wb") as out:
+            for received in _watched(reply, file, begin, say):
+                out.write(received)
+
+
+def _watched(reply: Any, file: OriginFile, begin: int, say: Say) -> Iterator[bytes]:
+    """Yield what a server sends; report at the beginning and every few seconds."""
+    done, told, whole = begin, -_SAY_EVERY, f" of {size_of(file.bytes)}" if file.bytes else ""
+    for received in reply.iter_content(_CHUNK):
+        if time.monotonic() - told > _SAY_EVERY:
+            told = time.monotonic()
+            say(f"{file.name}: {size_of(done)}{whole}")
+        done += len(received)
+        yield received
 
 
 def _check(path: Path, file: OriginFile) -> None:
