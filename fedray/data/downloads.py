@@ -138,23 +138,26 @@ def unpack(archive: Path, folder: Path, top: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with _writable(folder), TemporaryDirectory(dir=folder.parent) as stage:
         try:
-            if tarfile.is_tarfile(archive):
-                with tarfile.open(archive) as tar:
-                    tar.extractall(stage, filter="data")
-            elif zipfile.is_zipfile(archive):
-                with zipfile.ZipFile(archive) as content:
-                    content.extractall(stage)
-            else:
-                plain = Path(stage, archive.name.removesuffix(".gz"))
-                with gzip.open(archive) as source, plain.open("wb") as out:
-                    shutil.copyfileobj(source, out)
+            _extract(archive, Path(stage))
         except Exception as error:  # damaged archives raise anything
-            raise UserError(
-                f"{archive} cannot be unpacked: {one_line(error)}; fetch it again"
-            ) from None
+            reason = one_line(error)
+            raise UserError(f"{archive} cannot be unpacked: {reason}; fetch it again") from None
         if not Path(stage, top).is_dir():
             raise UserError(f"{archive} has no folder {top}; fetch it again")
         shutil.copytree(Path(stage, top), folder, dirs_exist_ok=True, copy_function=os.replace)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    if tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    elif zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as content:
+            content.extractall(folder)
+    else:
+        plain = folder / archive.name.removesuffix(".gz")
+        with gzip.open(archive) as source, plain.open("wb") as out:
+            shutil.copyfileobj(source, out)
 
 
 def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None) -> None:
