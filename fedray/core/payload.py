@@ -37,9 +37,9 @@ class NotFinitePayload(BadPayload, NotFinite):
     """An error for a payload with a number that is NaN or infinite."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """The call of a client step that returned an upload.
+    """The call of a client step.
 
     Attributes:
         step: the name of the step.
@@ -136,6 +136,27 @@ class Fields(dict[str, Declared]):
         if values or named.keys() != self.keys():
             raise TypeError(f"{self.place} has the fields {', '.join(self)}, each with one value")
         return Payload(self, {name: named[name] for name in self})
+
+    def uploaded(self, values: Any, step: str) -> Payload | None:
+        """Return the payload of what a client step returned as its upload.
+
+        Args:
+            values: a payload, or values by name; None, which `client_update` may return only
+                without fields.
+            step: the name of the step.
+
+        Raises:
+            BadPayload: if the step returned other fields.
+        """
+        if values is None and not (self and step == "client_update"):
+            return None
+        if isinstance(values, dict) and values.keys() == self.keys():
+            return Payload(self, {name: values[name] for name in self})
+        if isinstance(values, Payload) and values.fields is self:
+            return values
+        named = vars(values) if isinstance(values, Payload) else values
+        found = ", ".join(named) if isinstance(named, dict) else type(values).__name__
+        raise BadPayload(f"{step} uploads {found}, expected {', '.join(self) or 'nothing'}")
 
     def reveals(self) -> str:
         """Return what a reader of a payload learns about clients, as a phrase."""
