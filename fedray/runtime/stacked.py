@@ -95,13 +95,8 @@ def _begin(runtime: StepContexts, step: Step, plain: dict[str, Begun], tally: Ta
         tally: counts the work.
     """
     method, context = runtime.assembly.algorithm, step.client
-    like = plain.get(context.architecture)
-    if (
-        method.one_model
-        and step.state.is_empty
-        and like is not None
-        and like.step.down is step.down
-    ):
+    like = plain.get(context.architecture) if method.one_model and step.state.is_empty else None
+    if like is not None and like.step.down is step.down:
         model, trainable, step.work = like.local.model, like.local.trainable, like.step.work
         local = core.LocalContext(context, model, step.state, step.received, {}, trainable)
         return Begun(step, local, like.weights, like.form, is_plain=True)
