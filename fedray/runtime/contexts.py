@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.base.counts import NO_WORK, Tallied, counted
-from fedray.base.errors import ClientError, Failure, NotFinite, UserError
+from fedray.base.errors import ClientError, Failure, NotFinite, UserError, one_line
 from fedray.base.flat import map_blocks, moved_trees
 from fedray.base.trees import StateTree, aligned, make_contiguous, moved_to, storage_of
 from fedray.core.client import Together
@@ -112,6 +112,9 @@ def check_numbers(client: core.Client) -> None:
             raise kind(f"{what} is {value!r}, expected a finite number")
 
 
+SINGLE = "Expected more than 1 value per channel"
+"""What PyTorch says of a batch of one image that a batch normalisation trains on."""
+MORE = "or give each client two images: lower data.clients or raise data.samples"
 REMEDY = "lower batch_size or workers, or choose a smaller model.group or model.clip"
 
 
@@ -203,10 +206,12 @@ class StepContexts:
         self._forget()  # and written into the download
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
+        where = f"client {client}, round {round_}, step {step}"
         if is_out_of_memory(error):
             free_memory(self.device)
-            where = f"client {client}, round {round_}, step {step}"
             return out_of_memory(self.device, where, REMEDY)
+        if SINGLE in str(error):
+            return UserError(f"{where}: {one_line(error)}; set batch_size=2 or more, {MORE}")
         return ClientError(client, round_, step, Failure.of(error))
 
     # --- clients ---------------------------------------------------------------------------------
