@@ -354,7 +354,7 @@ class PromptMethod(Algorithm):
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
         """Return the model of the clients of one `size`; by default `prompted_model`.
 
-        Shared tensors must have one shape; the gate refuses uploads that differ from the download.
+        Shared tensors must have one shape, because the server adds them.
         """
         return self.prompted_model(clip, class_names)
 

@@ -14,14 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.base.trees import ALIGNMENT, aligned, difference, moved_to
-from fedray.core.payload import (
-    BadPayload,
-    Call,
-    Kind,
-    NotFinitePayload,
-    Payload,
-)
+from fedray.base.trees import ALIGNMENT, aligned, moved_to
+from fedray.core.payload import Call, Kind, NotFinitePayload, Payload
 from fedray.core.privacy import Privacy, is_covered
 from fedray.storage.run import Traffic
 
@@ -51,8 +45,8 @@ class Gate:
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
-        [passed], [size] = self._checked([payload], [None], 32)
-        return passed, size
+        size = self._size(payload, 32)
+        return _finite_on_cpu([payload])[0], size
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload, as `up_together` does."""
@@ -64,34 +58,22 @@ class Gate:
         """Check, clip, noise, quantise and count the uploads that these calls returned.
 
         Raises:
-            BadPayload: if an upload does not fit its declaration or its download, or is not finite,
-                without saying whose it is.
+            BadPayload: if an upload does not fit its declaration, or is not finite, without saying
+                whose it is.
         """
-        downs = [call.down for call in calls]
-        payloads, sizes = self._checked(payloads, downs, self.up_bits)
+        sizes = [self._size(payload, self.up_bits) for payload in payloads]
+        payloads = _finite_on_cpu(payloads)
         if self.privacy is not None or self.up_bits < 32:
             payloads = [*map(self._transformed, payloads, calls)]
         return [*zip(payloads, sizes, strict=True)]
 
-    def _checked(
-        self,
-        payloads: Sequence[Payload],
-        downs: Sequence[Payload | None],
-        bits: int,
-    ) -> tuple[Sequence[Payload], list[Traffic]]:
-        """Return payloads on the CPU, and their sizes; check each form once for all."""
-        sizes: list[Traffic] = []
-        last, sent = object(), None  # the last download, and its form
-        for payload, down in zip(payloads, downs, strict=True):
-            if down is not last:
-                last, sent = down, down and down.form()
-            form = payload.form(), sent, bits
-            if form not in self._sizes:
-                payload.check_fields(self.axes)
-                _check_like(payload, down)
-                self._sizes[form] = _count_traffic(payload.items(self.statistics), bits)
-            sizes.append(self._sizes[form])
-        return _finite_on_cpu(payloads), sizes
+    def _size(self, payload: Payload, bits: int) -> Traffic:
+        """Return the size of a payload; check and count each form once."""
+        form = payload.form(), bits
+        if form not in self._sizes:
+            payload.check_fields(self.axes)
+            self._sizes[form] = _count_traffic(payload.items(self.statistics), bits)
+        return self._sizes[form]
 
     def _transformed(self, payload: Payload, call: Call) -> Payload:
         """Return an upload clipped, noised and quantised."""
@@ -104,17 +86,6 @@ class Gate:
             return quantise(tensor, self.up_bits) if is_covered(kind, tensor) else tensor
 
         return payload.map(quantised, self.statistics)
-
-
-def _check_like(payload: Payload, down: Payload | None) -> None:
-    """Check that fields of the same name and axes in the download have equal names and forms."""
-    sent = {} if down is None else down.fields
-    for name, own in payload.fields.items():
-        if name in sent and not own.number and sent[name].axes == own.axes:
-            place = f"{payload.fields.place}.{name}"
-            found, expected = ({place: vars(one)[name]} for one in (payload, down))
-            if wrong := difference(found, expected):
-                raise BadPayload(f"{wrong}, as in the download")
 
 
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NoReturn,
-    TypeAlias,
-    get_args,
-)
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from fedray.base.errors import FedrayError, NotFinite, UserError
 from fedray.base.flat import map_blocks, structure_of, tensor_blocks
-from fedray.base.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
+from fedray.base.trees import describe_tensor, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -30,7 +23,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class BadPayload(FedrayError):
-    """An error for a payload that does not fit its declaration, its client or the download."""
+    """An error for a payload that does not fit its declaration."""
 
 
 class NotFinitePayload(BadPayload, NotFinite):
@@ -100,6 +93,29 @@ class Declared:
         """Return the kind of a tensor in this field: a model's buffers are statistics."""
         is_buffer = self.counters and bool(path) and path[-1] in statistics
         return "statistics" if is_buffer else self.kind
+
+    def expected(self, value: Any, sizes: dict[str, int], *, is_named: bool) -> str:
+        """Return what is expected in place of a number or tensor that does not fit; "" if it does.
+
+        Args:
+            value: the number or tensor.
+            sizes: sizes of axes by name, to which those of new axes are added.
+            is_named: whether it is one of several by name.
+        """
+        if self.number:  # a float may be whole
+            is_number = type(value) in (int, self.number) and not is_named
+            return "" if is_number else f"a number of type {self.number.__name__}"
+        if not self.axes:
+            expected = "a tensor" if is_named else "a mapping of tensors"
+            return "" if is_named and isinstance(value, Tensor) else expected
+        axes = self.axes.split()
+        if isinstance(value, Tensor) and not is_named:
+            shape = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
+            if shape == [*value.shape] and len(axes) == value.ndim and value.dtype == self.dtype:
+                return ""
+        fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype} [{', '.join(axes)}] with {fixed}"
 
 
 sent = Declared
@@ -185,9 +201,9 @@ class Payload:
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
-        for name, field in self.fields.items():
-            for path, leaf in leaves({name: self.__dict__[name]}):
-                yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf
+        for path, value in leaves(self.__dict__):
+            field = self.fields[path[0]]
+            yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, value
 
     def map(
         self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
@@ -223,43 +239,16 @@ class Payload:
             axes: sizes of the axes that the setting fixes, by name.
 
         Raises:
-            BadPayload: if a field does not fit its declaration; the message names the field.
+            BadPayload: if a value does not fit its declaration; the message names its place.
         """
         sizes = dict(axes)
-        for name, field in self.fields.items():
-            place, value = f"{self.fields.place}.{name}", self.__dict__[name]
-            if field.number:
-                if type(value) not in (int, field.number):  # a float may be whole
-                    _refuse(place, value, f"a number of type {field.number.__name__}")
-            elif field.axes:
-                _check_axes(place, value, field, sizes)
-            elif not is_tree(value):
-                _refuse(place, value, "a mapping of tensors")
-            else:
-                _check_tensors(place, value)
-
-
-def _refuse(place: str, value: Any, expected: str) -> NoReturn:
-    raise BadPayload(f"{place} is of type {type(value).__name__}, expected {expected}")
-
-
-def _check_tensors(place: str, tree: StateTree) -> None:
-    for path, value in leaves(tree, (place,)):
-        if not isinstance(value, Tensor):  # whose bytes are not counted
-            _refuse(".".join(path), value, "a tensor")
-
-
-def _check_axes(place: str, value: Any, field: Declared, sizes: dict[str, int]) -> None:
-    """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
-    if not isinstance(value, Tensor):
-        _refuse(place, value, "a tensor")
-    axes = field.axes.split()
-    expected = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
-    if expected != [*value.shape] or len(axes) != value.ndim or value.dtype != field.dtype:
-        fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
-        dtype = str(field.dtype).removeprefix("torch.")
-        form = f"{dtype} [{', '.join(axes)}] with {fixed}"
-        raise BadPayload(f"{place} is {describe_tensor(value)}, expected {form}")
+        for path, value in leaves(self.__dict__):
+            is_named = len(path) > 1
+            if expected := self.fields[path[0]].expected(value, sizes, is_named=is_named):
+                is_tensor = isinstance(value, Tensor)
+                form = describe_tensor(value) if is_tensor else f"of type {type(value).__name__}"
+                place = ".".join((self.fields.place, *path))
+                raise BadPayload(f"{place} is {form}, expected {expected}")
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -204,10 +203,3 @@ def test_what_comes_from_a_gpu_arrives_on_the_cpu():
         assert there.vectors.device.type == "cpu"
         assert torch.equal(here.vectors, there.vectors)
         assert there.weights["layer"].device.type == "cpu"
-
-
-def test_each_upload_of_a_group_is_like_its_own_download():
-    downs = [mixed(), mixed(weights={"layer": gaussian(2, 3)})]
-    calls = [replace(CALL, down=down) for down in downs]
-    with pytest.raises(BadPayload, match="layer"):
-        gate().up_together([mixed(), mixed()], calls)
