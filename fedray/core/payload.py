@@ -20,6 +20,8 @@ Kind: TypeAlias = Literal[
     "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
+"""Kinds of payload fields that are never clipped, noised or quantised."""
 
 
 class BadPayload(FedrayError):
@@ -28,6 +30,12 @@ class BadPayload(FedrayError):
 
 class NotFinitePayload(BadPayload, NotFinite):
     """An error for a payload with a number that is NaN or infinite."""
+
+
+def is_covered(kind: Kind, value: Any) -> bool:
+    """Return True for a floating-point tensor whose kind is not exempt."""
+    is_exempt = kind in EXEMPT_KINDS or not isinstance(value, Tensor)
+    return not is_exempt and value.is_floating_point() and value.numel() > 0
 
 
 @dataclass
@@ -205,12 +213,12 @@ class Payload:
             field = self.fields[path[0]]
             yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, value
 
-    def map(
-        self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
+    def covered(
+        self, function: Callable[[Tensor], Tensor], statistics: Collection[str] = ()
     ) -> Payload:
-        """Return a payload of the same fields with `function(kind, tensor)` for every tensor."""
+        """Return a payload with the results of a function for all tensors that `is_covered`."""
         changed = (
-            function(kind, value) if isinstance(value, Tensor) else value
+            function(value) if is_covered(kind, value) else value
             for _, kind, _, value in self.items(statistics)
         )
         return Payload(self.fields, map_tensors(lambda _: next(changed), vars(self)))
