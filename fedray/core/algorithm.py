@@ -45,7 +45,7 @@ class Requires:
         text: whether the server has a text tower with the texts of the classes; "plain": it encodes
             them without prompts.
         head: whether models end in a classifier; else they end in their features.
-        prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
+        prompts: whether models are prompts around a frozen CLIP, made by `sized_model`.
         validation: whether clients have validation images.
         public: whether server and clients have public images (`data.public`).
         sgd: whether an update must be the sum of a round's gradients times the learning rate. The
@@ -429,20 +429,16 @@ class PromptMethod(Algorithm):
     clip_model: ClassVar[type[PromptedClip]]
     """The class of the clients' models, which read the method's hyper-parameters by name."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Return the model of the clients, with weights that are not initialised."""
-        return self.clip_model(clip, class_names, self.hp)
-
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""
         return 0
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        """Return the model of the clients of one `size`; by default `prompted_model`.
+        """Return the model of the clients of one `size`, with weights that are not initialised.
 
         Shared tensors must have one shape, because the server adds them.
         """
-        return self.prompted_model(clip, class_names)
+        return self.clip_model(clip, class_names, self.hp)
 
 
 class AuxiliaryMethod(Algorithm):

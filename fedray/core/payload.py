@@ -102,29 +102,6 @@ class Declared:
         is_buffer = self.counters and bool(path) and path[-1] in statistics
         return "statistics" if is_buffer else self.kind
 
-    def expected(self, value: Any, sizes: dict[str, int], *, is_named: bool) -> str:
-        """Return what is expected in place of a number or tensor that does not fit; "" if it does.
-
-        Args:
-            value: the number or tensor.
-            sizes: sizes of axes by name, to which those of new axes are added.
-            is_named: whether it is one of several by name.
-        """
-        if self.number:  # a float may be whole
-            is_number = type(value) in (int, self.number) and not is_named
-            return "" if is_number else f"a number of type {self.number.__name__}"
-        if not self.axes:
-            expected = "a tensor" if is_named else "a mapping of tensors"
-            return "" if is_named and isinstance(value, Tensor) else expected
-        axes = self.axes.split()
-        if isinstance(value, Tensor) and not is_named:
-            shape = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
-            if shape == [*value.shape] and len(axes) == value.ndim and value.dtype == self.dtype:
-                return ""
-        fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{dtype} [{', '.join(axes)}] with {fixed}"
-
 
 sent = Declared
 
@@ -252,11 +229,36 @@ class Payload:
         sizes = dict(axes)
         for path, value in leaves(self.__dict__):
             is_named = len(path) > 1
-            if expected := self.fields[path[0]].expected(value, sizes, is_named=is_named):
+            if expected := _expected(self.fields[path[0]], value, sizes, is_named=is_named):
                 is_tensor = isinstance(value, Tensor)
                 form = describe_tensor(value) if is_tensor else f"of type {type(value).__name__}"
                 place = ".".join((self.fields.place, *path))
                 raise BadPayload(f"{place} is {form}, expected {expected}")
+
+
+def _expected(field: Declared, value: Any, sizes: dict[str, int], *, is_named: bool) -> str:
+    """Return what a field expects in place of a number or tensor that does not fit; "" if it does.
+
+    Args:
+        field: the declaration.
+        value: the number or tensor.
+        sizes: sizes of axes by name, to which those of new axes are added.
+        is_named: whether it is one of several by name.
+    """
+    if field.number:  # a float may be whole
+        is_number = type(value) in (int, field.number) and not is_named
+        return "" if is_number else f"a number of type {field.number.__name__}"
+    if not field.axes:
+        expected = "a tensor" if is_named else "a mapping of tensors"
+        return "" if is_named and isinstance(value, Tensor) else expected
+    axes = field.axes.split()
+    if isinstance(value, Tensor) and not is_named:
+        shape = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
+        if shape == [*value.shape] and len(axes) == value.ndim and value.dtype == field.dtype:
+            return ""
+    fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+    dtype = str(field.dtype).removeprefix("torch.")
+    return f"{dtype} [{', '.join(axes)}] with {fixed}"
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -124,14 +124,6 @@ class Isolation:
             yield
 
 
-def generators(device: torch.device) -> tuple[object, ...]:
-    """Return the states of the global generators of Python, NumPy, torch's CPU and a device."""
-    numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
-    states = [*torch_states(device), torch.from_numpy(numpy["key"])]
-    blocks = [state.numpy().tobytes() for state in states]
-    return *blocks, numpy["pos"], random.getstate()
-
-
 class ReadOnly:
     """What steps may read and not change: a download, or a client's state.
 

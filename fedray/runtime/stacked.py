@@ -20,7 +20,6 @@ from fedray.base.errors import UserError, one_line
 from fedray.base.flat import structure_of
 from fedray.core.stacked import train_stacked
 from fedray.runtime.contexts import Member, Step, StepContexts
-from fedray.runtime.isolation import generators
 from fedray.runtime.shares import STACKED_STEP
 
 
@@ -60,8 +59,8 @@ def stacked_steps(
     for architecture in {one.architecture for one in clients.values()}:
         runtime.skeleton(architecture, stacked=True)
     runtime.isolation.seed(streams.entropy("layers/stacked", round_=round_, client=client))
-    drawn, begun = generators(runtime.device), list[Begun]()
-    plain, alike = dict[str, Begun](), defaultdict[object, list[Begun]](list)
+    begun, plain = list[Begun](), dict[str, Begun]()
+    alike = defaultdict[object, list[Begun]](list)
     try:
         for member in members:
             client = member.client
@@ -77,11 +76,6 @@ def stacked_steps(
             yield _finish(runtime, one, tally)
     except (Exception, SystemExit) as error:
         raise runtime.blame(error, STACKED_STEP, round_, client) from None
-    if generators(runtime.device) != drawn:  # which the clients of a stack would share
-        raise UserError(
-            f"{runtime.assembly.algorithm.name} draws from the global random generators, so "
-            "its clients cannot be stacked; set stacked=1"
-        )
 
 
 def _begin(runtime: StepContexts, step: Step, plain: dict[str, Begun], tally: Tally) -> Begun:
