@@ -4,8 +4,7 @@ algorithm.py   interface of a method, its declarations, and the registry of meth
 training.py    local training as a template
 stacked.py     local training of several clients as one batched model
 client.py      data, model and random streams of a client step
-optimizers.py  optimisers of local training
-schedules.py   learning rate schedules over rounds
+optimizers.py  optimisers of local training, and schedules of its learning rate
 server.py      arguments of a server step, and the exchanges of a round
 payload.py     payloads: declarations and checks of their fields
 sums.py        sums over uploads
@@ -35,9 +34,8 @@ from fedray.core.algorithm import (
 )
 from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig, row_means
 from fedray.core.gate import Gate, Privacy
-from fedray.core.optimizers import PLAIN_SGD, SGD
+from fedray.core.optimizers import PLAIN_SGD, SGD, Schedule
 from fedray.core.payload import KINDS, BadPayload, Call, Fields, Payload, sent
-from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
 from fedray.core.sums import (
     Sums,
