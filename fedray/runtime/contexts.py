@@ -14,19 +14,18 @@ import torch
 from torch import Tensor
 
 from fedray import core
-from fedray.base.counts import NO_WORK, Tallied, counted
+from fedray.base.counts import counted
 from fedray.base.errors import ClientError, Failure, NotFinite, UserError, one_line
 from fedray.base.flat import map_blocks, moved_trees
 from fedray.base.trees import StateTree, aligned, make_contiguous, moved_to, storage_of
 from fedray.core.client import Together
 from fedray.data import FederatedData
-from fedray.federation import NO_TRAFFIC
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
-from fedray.storage.run import Traffic
 
 
 class Member(NamedTuple):
@@ -52,22 +51,16 @@ class Step(core.Call):
         state: this state, or the first one, on the device.
         received: the download on the device.
         guards: notice a step that writes into state or download.
-        upload: what it uploads.
-        size: the size of the upload.
+        reply: its result, whose upload has not passed the gate yet.
         after: the next state; None if the client has none and needs none.
-        work: its work.
-        seconds: its wall time.
     """
 
     before: core.ClientState | None
     state: core.ClientState
     received: core.Payload | None
     guards: Sequence[ReadOnly]
-    upload: core.Payload | None = None
-    size: Traffic = NO_TRAFFIC
+    reply: Reply
     after: core.ClientState | None = None
-    work: Tallied = NO_WORK
-    seconds: float = 0.0
 
     def check(self) -> None:
         """Raise a TypeError if the step has written into what it may only read."""
@@ -88,7 +81,7 @@ class Step(core.Call):
         check_numbers(self.client)
         own = partial(apart, self.client.skeleton.memory)
         upload = fields.uploaded(upload, self.step)
-        self.upload = upload and upload.copied(own)
+        self.reply.uplink = upload and upload.copied(own)
         if after is self.state and self.before is not None:
             self.after = self.before
         elif not (self.before is None and self.state.is_empty and after.is_empty):
@@ -171,7 +164,8 @@ class StepContexts:
             if self.device.type != "cpu":
                 state = core.ClientState(**self._there(state))
             guards = (*guards, ReadOnly("the client's state", vars(state)))
-        return Step(name, context, down, before, state, received or down, guards)
+        reply = Reply(reports=context.reports)
+        return Step(name, context, down, before, state, received or down, guards, reply)
 
     def _there(self, part: core.ClientState | core.Payload) -> StateTree:
         """Return a state or the values of a download on the accelerator."""

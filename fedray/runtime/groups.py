@@ -72,12 +72,10 @@ class GroupRunner(StepContexts):
             step.after = core.ClientState(**tree)
         if sums is not None:
             self._add(sums, steps)
-        replies = []
-        for s in steps:
-            loss = s.client.train_losses[-1] if s.client.train_losses else None
-            reply = Reply(s.upload, s.size, loss, s.client.reports, s.seconds, s.work)
-            replies.append((reply, s.after))
-        return replies
+        for step in steps:
+            losses = step.client.train_losses
+            step.reply.train_loss = losses[-1] if losses else None
+        return [(step.reply, step.after) for step in steps]
 
     def run_blocks(
         self,
@@ -139,7 +137,7 @@ class GroupRunner(StepContexts):
                 self.isolation.seed(self.seed(name, context.id, context.round))
                 step = self.step(name, context, member)
                 returned = run(context, step.state, step.received)
-                step.work, step.seconds = tally.take(), time.perf_counter() - start
+                step.reply.work, step.reply.seconds = tally.take(), time.perf_counter() - start
                 step.keep(fields, *returned)
                 yield step
             except (Exception, SystemExit) as error:
@@ -156,8 +154,8 @@ class GroupRunner(StepContexts):
 
     def _passed(self, steps: Sequence[Step]) -> None:
         """Pass the uploads of a group through the gate, together if all are right."""
-        gate, sent = self.assembly.gate, [step for step in steps if step.upload is not None]
-        uploads = [step.upload for step in steps if step.upload is not None]
+        gate, sent = self.assembly.gate, [step for step in steps if step.reply.uplink is not None]
+        uploads = [step.reply.uplink for step in steps if step.reply.uplink is not None]
         try:
             passed = gate.up_together(uploads, sent)
         except Exception:
@@ -169,19 +167,20 @@ class GroupRunner(StepContexts):
                     raise self.blame(error, step.step, client.round, client.id) from None
             raise
         for step, (upload, size) in zip(sent, passed, strict=True):
-            step.upload, step.size = upload, size
+            step.reply.uplink, step.reply.traffic = upload, size
 
     def _add(self, sums: core.Sums, steps: Sequence[Step]) -> None:
-        """Add a group's uploads to sums."""
-        everyone = all([step.upload is not None for step in steps])  # noqa: C419
+        """Add a group's uploads to sums, and take them out of the replies."""
+        everyone = None not in [step.reply.uplink for step in steps]
         for part in [steps] if everyone else [[step] for step in steps]:
-            if uploads := [step.upload for step in part if step.upload is not None]:
+            uploads = [step.reply.uplink for step in part if step.reply.uplink is not None]
+            if uploads:
                 rows = core.combined_rows(self.assembly.algorithm, uploads)
                 sums.add_rows([step.client.id for step in part], rows)
             else:
                 sums.add(core.Total())
         for step in steps:
-            step.upload = None
+            step.reply.uplink = None
 
     # --- tests -----------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Begun:
     """A step between its begin and its end.
 
     Attributes:
-        step: the step; its work is that so far.
+        step: the step; the work of its reply is that so far.
         local: the client after the step has begun.
         weights: the weights with which its training begins.
         form: equal for clients that can be trained together.
@@ -72,7 +72,7 @@ def stacked_steps(
             _train_together(runtime, group)
         seconds = (time.perf_counter() - start) / len(members)
         for one in begun:
-            client, one.step.seconds = one.step.client.id, seconds
+            client, one.step.reply.seconds = one.step.client.id, seconds
             yield _finish(runtime, one, tally)
     except (Exception, SystemExit) as error:
         raise runtime.blame(error, STACKED_STEP, round_, client) from None
@@ -91,14 +91,15 @@ def _begin(runtime: StepContexts, step: Step, plain: dict[str, Begun], tally: Ta
     method, context = runtime.assembly.algorithm, step.client
     like = plain.get(context.architecture) if method.one_model and step.state.is_empty else None
     if like is not None and like.step.down is step.down:
-        model, trainable, step.work = like.local.model, like.local.trainable, like.step.work
+        model, trainable = like.local.model, like.local.trainable
+        step.reply.work = like.step.reply.work
         local = core.LocalContext(context, model, step.state, step.received, {}, trainable)
         return Begun(step, local, like.weights, like.form, is_plain=True)
     local = method.begin(context, step.state, step.received)
     step.check()  # the download is that of the next client, too
     is_plain = step.state.is_empty and local.client is context and local.state is step.state
     is_plain = is_plain and not (local.extra or context.reports)
-    step.work = tally.take()
+    step.reply.work = tally.take()
     one = Begun(step, local, context.skeleton.tensors.clone(), _form(local), is_plain)
     if is_plain:
         plain[context.architecture] = one
@@ -140,7 +141,7 @@ def _train_together(runtime: StepContexts, begun: Sequence[Begun]) -> None:
         return
     uploads = uploads_of(contexts, rows.map(torch.Tensor.cpu).rows())
     for one, upload in zip(begun, uploads or (), strict=bool(uploads)):
-        one.step.upload = upload
+        one.step.reply.uplink = upload
     for step in {id(one.step.down): one.step for one in begun}.values():
         step.check()
 
@@ -151,8 +152,8 @@ def _finish(runtime: StepContexts, begun: Begun, tally: Tally) -> Step:
     If its upload is made already, the client keeps its state.
     """
     step, trained, method = begun.step, begun.trained, runtime.assembly.algorithm
-    step.work = step.work.then(begun.work)
-    if step.upload is not None:
+    step.reply.work = step.reply.work.then(begun.work)
+    if step.reply.uplink is not None:
         step.after = step.before
         return step
     assert isinstance(method, core.LocalTraining)
@@ -160,6 +161,6 @@ def _finish(runtime: StepContexts, begun: Begun, tally: Tally) -> Step:
         raise trained
     step.client.skeleton.overwrite(trained.tensors)
     upload, after = method.finish(begun.local, trained)
-    step.work = step.work.then(tally.take())
+    step.reply.work = step.reply.work.then(tally.take())
     step.keep(method.sent_by(step.step), upload, after)
     return step
