@@ -40,8 +40,7 @@ from fedray.runtime.shares import (
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.storage.state_files import StateFile, Written, write_states
-from fedray.storage.states import StateStore, new_path
+from fedray.storage.states import StateFile, StateStore, Written, new_path, write_states
 
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""

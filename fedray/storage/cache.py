@@ -86,8 +86,7 @@ def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None])
     """Return arrays from the cache; the first process of a node that needs them makes them.
 
     A folder is renamed to its final name once all files are on disk, so that readers never see an
-    incomplete one; other processes wait at a lock while one makes it. A folder with a file that is
-    missing or has another size is made again.
+    incomplete one; other processes wait at a lock while one makes it.
 
     Args:
         kind: a folder below the cache, such as "images".
@@ -124,21 +123,20 @@ def _writing(what: str) -> Iterator[None]:
 
 
 def _mapped(folder: Path, what: str) -> Arrays | None:
-    """Map the arrays of a folder; return None if it is missing or a file is not whole."""
+    """Map the arrays of a folder; return None if it has not been made, or lost a file."""
     try:
         meta = read_json(folder / _META)
-        if any((folder / n).stat().st_size != size for n, size in meta["files"].items()):
-            return None
-        names = [n for n in meta["files"] if n.endswith(".npy")]
         arrays = {
-            Path(n).stem: np.load(folder / n, mmap_mode="r", allow_pickle=False) for n in names
+            name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for name in meta["arrays"]
         }
         return Arrays(folder, what, arrays, meta["content"])
-    except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError):
+    except (UserError, OSError, EOFError, LookupError, TypeError, ValueError):
         return None
 
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
+    """Make a folder under another name; rename it once all its files are on the disk."""
     with _writing(what):
         for torn in folder.parent.glob(f"{folder.name}.tmp-*"):  # left by killed processes
             shutil.rmtree(torn, ignore_errors=True)
@@ -149,8 +147,8 @@ def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
         with _writing(what):
             for path in temporary.iterdir():
                 sync(path)
-            files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-            write_json(temporary / _META, {"content": making.content, "files": files})
+            facts = {"content": making.content, "arrays": [*making.arrays]}
+            write_json(temporary / _META, facts)
             temporary.chmod(0o755)
             shutil.rmtree(folder, ignore_errors=True)
             temporary.rename(folder)

@@ -1,8 +1,7 @@
-"""Write files atomically, read user files, check names and paths, and find fedray's folders."""
+"""Write files atomically, read user files, lock folders, check names, and find fedray's folders."""
 
 from __future__ import annotations
 
-import codecs
 import csv
 import errno
 import hashlib
@@ -14,7 +13,7 @@ import shlex
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
@@ -26,11 +25,27 @@ from fedray.base.masking import mask
 _TEMPORARY = re.compile(r"\.\d+\.\d+\.tmp\..+")
 """Names of the temporary files of `replace_whole`."""
 LOCK = ".lock"
-"""The file that a process locks while it writes to a run's folder."""
+"""The file that a process locks while it writes to the folder of a run or study."""
+LOCK_SECONDS = 20
+"""Longest wait for another process; the actors of a killed run need a few seconds to end."""
 MOST_BYTES = 1 << 30
 """Maximal size of a file that is read whole."""
 LONGEST_NAME = 100
 """Maximal number of bytes in an experiment's name; file names consist of the name and a time."""
+
+
+# --- write ----------------------------------------------------------------------------------------
+
+
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
+    thread = threading.get_native_id()
+    temporary = path.with_name(f".{os.getpid()}.{thread}.tmp.{path.name}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -64,6 +79,15 @@ def remove_torn(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to the disk, to survive a crash of the node."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def explain_disk_full(folder: Path) -> Iterator[None]:
     """Replace the error of a full disk by a one-line `RunFailed`."""
@@ -87,6 +111,9 @@ def is_full(error: BaseException) -> bool:
     )
 
 
+# --- read -----------------------------------------------------------------------------------------
+
+
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file of a user or a stranger.
 
@@ -98,26 +125,17 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
         OSError: also if the path is a pipe, a socket, a device or a folder, whose reading might
             never end, or if the file is too large.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > most:
-            raise OSError(
-                errno.EFBIG,
-                f"it has {status.st_size:,} bytes, expected at most {most:,}; check that this is "
-                "the right file",
-                str(path),
-            )
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if status.st_size > most:
+        found = f"it has {status.st_size:,} bytes, expected at most {most:,}"
+        raise OSError(errno.EFBIG, f"{found}; check that this is the right file", str(path))
+    return path.read_bytes()
 
 
 def read_text(path: Path, what: str, most: int) -> str:
-    """Read a small file of a user.
+    """Read a small file of a user in UTF-8, with or without a byte order mark.
 
     Args:
         path: the file.
@@ -128,21 +146,86 @@ def read_text(path: Path, what: str, most: int) -> str:
         UserError: if the file is not a regular file, too large, unreadable or not UTF-8.
     """
     try:
-        return decoded(read_regular(path, most))
+        return read_regular(path, most).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} cannot be read: {error}") from None
 
 
-def decoded(content: bytes) -> str:
-    """Decode UTF-8, or what begins with a byte order mark, which Notepad and PowerShell write.
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- lock -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Create a folder if it is missing, lock it, and remove unfinished files.
+
+    At the end the folder is removed if nothing but the lock is in it. A process that waits for the
+    lock notices that its file is gone and opens a new one (guaranteed by filelock). The system
+    releases the lock of a killed process.
 
     Raises:
-        UnicodeDecodeError: if the content has another encoding.
+        UserError: if the folder cannot be written, or another process is running in it.
     """
-    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / LOCK, timeout=LOCK_SECONDS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        remove_torn(folder)
+    except Timeout:
+        raise UserError(
+            f"another process is running in {folder}; wait for its end, or choose another folder "
+            "with --out"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} cannot be written ({error.strerror or error}); choose another "
+            "folder with --out"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
+                folder.rmdir()
+        lock.release(force=True)
+
+
+def is_claimed(folder: Path) -> bool:
+    """Return True if a process of this machine is running in a folder."""
+    from filelock import FileLock, Timeout
+
+    try:
+        if (folder / LOCK).is_file():  # locking would create it
+            with FileLock(folder / LOCK, timeout=0):
+                pass
+        return False
+    except Timeout:
+        return True
+    except OSError:  # no permission to write
+        return False
+
+
+@contextmanager
+def node_lock(path: Path) -> Iterator[None]:
+    """Hold this node's lock for making `path`; create the parent folder if it is missing."""
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        yield
+
+
+# --- names and places -----------------------------------------------------------------------------
 
 
 def check_path(text: str) -> str:
@@ -172,7 +255,16 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
-def _expanded(path: str, variable: str) -> Path:
+def new_place(below: Path, name: str = "") -> Path:
+    """Return the path of a new folder below a folder: a name, the time, and four random digits."""
+    place = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return below / (f"{name}-{place}" if name else place)
+
+
+def _home(variable: str, usual: str) -> Path:
+    path = os.environ.get(variable) or usual
+    if "://" in path:
+        raise UserError(f"{variable}={mask(path)} is not a folder; name one")
     try:
         return Path(path).expanduser()
     except RuntimeError:  # as in a container with an unknown user
@@ -181,10 +273,7 @@ def _expanded(path: str, variable: str) -> Path:
 
 def results_home() -> Path:
     """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
-    chosen = os.environ.get("FEDRAY_RESULTS") or "~/fedray_results"
-    if "://" in chosen:
-        raise UserError(f"FEDRAY_RESULTS={mask(chosen)} is not a folder; name one")
-    return _expanded(chosen, "FEDRAY_RESULTS").resolve()
+    return _home("FEDRAY_RESULTS", "~/fedray_results").resolve()
 
 
 def store_home() -> Path:
@@ -194,46 +283,4 @@ def store_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    return _expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
-
-
-@contextmanager
-def node_lock(path: Path) -> Iterator[None]:
-    """Hold this node's lock for making `path`; create the parent folder if it is missing."""
-    from filelock import FileLock
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        yield
-
-
-def new_place(below: Path, name: str = "") -> Path:
-    """Return the path of a new folder below a folder: a name, the time, and four random digits."""
-    place = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    return below / (f"{name}-{place}" if name else place)
-
-
-def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
-    thread = threading.get_native_id()
-    temporary = path.with_name(f".{os.getpid()}.{thread}.tmp.{path.name}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk, to survive a crash of the node."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _home("FEDRAY_CACHE", "~/.cache/fedray")

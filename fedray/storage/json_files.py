@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.base.errors import UserError, one_line, shown
-from fedray.storage.files import decoded, read_regular, read_text
+from fedray.storage.files import read_regular, read_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -75,7 +75,7 @@ def parse_typed(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        text = decoded(text) if isinstance(text, bytes) else text
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         content = parse_json(text)
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:

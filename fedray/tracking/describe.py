@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from fedray.base.units import size_of
 from fedray.config import EXPERIMENTS, flatten
-from fedray.storage.claim import is_claimed
+from fedray.storage.files import is_claimed
 from fedray.storage.metric import BEST, HEADLINE, REPORTED, VALIDATION
 from fedray.storage.run import Round, Run, RunInfo, Status, data_name
 from fedray.storage.run_folder import RunFolder

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from fedray.base.errors import UserError
 from fedray.base.markdown import escape_html
-from fedray.storage.claim import is_claimed
+from fedray.storage.files import is_claimed
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import describe, store
 from fedray.tracking.describe import SECONDS, TrackedRun, tracked_run

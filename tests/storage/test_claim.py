@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedray.base.errors import UserError
-from fedray.storage import claim
-from fedray.storage.claim import claimed, is_claimed
+from fedray.storage import files
+from fedray.storage.files import claimed, is_claimed
 
 
 def left(folder: Path) -> set[str]:
@@ -34,7 +34,7 @@ def test_what_was_written_stays_but_for_what_killed_processes_had_begun(tmp_path
 
 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(claim, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
     with claimed(tmp_path / "out"):
         with (
             pytest.raises(UserError, match="another process is running in"),
@@ -48,7 +48,7 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
 
 def test_who_waits_for_a_lock_file_that_is_removed_takes_the_new_one(tmp_path, monkeypatch):
     """Else two processes hold the lock: one that of the removed file, one that of the new file."""
-    monkeypatch.setattr(claim, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
     flock, opened = fcntl.flock, []
 
     def removed_before(descriptor, operation):

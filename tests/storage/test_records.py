@@ -15,8 +15,7 @@ from fedray.storage.environment import Environment, environment
 from fedray.storage.files import write_json
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder, find_run_folders
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter, find_run_folders
 
 INFO = RunInfo(
     config={

@@ -11,8 +11,7 @@ from test_records import INFO, PARTITION, round_, written
 
 from fedray.base.errors import UserError
 from fedray.storage.run import Costs
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter
 
 
 def test_a_writer_keeps_no_rounds(tmp_path):

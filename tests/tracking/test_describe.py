@@ -14,8 +14,8 @@ from sqlalchemy.engine import make_url
 from fedray.base.errors import UserError
 from fedray.config import flatten
 from fedray.runtime.resolve import from_tree
-from fedray.storage.claim import claimed
 from fedray.storage.environment import Environment, versions
+from fedray.storage.files import claimed
 from fedray.storage.run import Round
 from fedray.tracking.describe import (
     as_params,

@@ -16,7 +16,7 @@ from commands import upload
 from filelock import FileLock
 
 from fedray.config import flatten
-from fedray.storage.claim import claimed
+from fedray.storage.files import claimed
 from fedray.tracking.describe import TrackedRun, as_params, grouped
 from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
