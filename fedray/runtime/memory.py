@@ -35,15 +35,3 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # glibc's maximum
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
-def return_freed_memory() -> None:
-    """Undo `keep_freed_memory`: glibc returns what is free now, and later all but 64 MB.
-
-    These are the limits that glibc itself chooses once it has freed a block of 32 MB.
-    """
-    library = ctypes.CDLL(None)
-    mallopt = getattr(library, "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-        library.malloc_trim(0)

@@ -9,7 +9,7 @@ from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
+from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 
@@ -52,6 +52,5 @@ class SerialExecutor:
         return peak_device_memory(self._runtime.device)
 
     def close(self) -> None:
-        """Free the states and the memory that malloc has kept."""
+        """Free the states."""
         self.states.close()
-        return_freed_memory()

@@ -171,8 +171,8 @@ class Session:
         """Start a checkpoint if one is due after a round, or its models are kept."""
         every, is_last = self.experiment.checkpoint_every, done.round == self.experiment.rounds
         is_due = every > 0 and (self._keeps_last if is_last else done.round % every == 0)
-        pin = None
-        if self._keep == "best" and writer.best is done:
+        pin, best = None, writer.best
+        if self._keep == "best" and best is not None and best.round == done.round:
             pin = self._pin("best", federation)
         elif self._keep != "none" and is_last:
             pin = self._pin("last", federation)

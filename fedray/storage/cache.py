@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from fedray.base.errors import UserError
-from fedray.storage.files import cache_folder, node_lock, sync, write_json
+from fedray.storage.files import cache_folder, sync, write_json
 from fedray.storage.json_files import read_json
 
 _log = logging.getLogger(__name__)
@@ -64,15 +64,14 @@ class Arrays:
         A second call with the same name discards the first array.
         """
         path, size = self.folder / f"{name}.npy", math.prod(shape) * np.dtype(dtype).itemsize
+        path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
+        if size == 0:  # an empty file cannot be mapped
+            self.save(name, np.empty(shape, dtype))
+            return self.arrays[name]
         with _writing(self.what):
             if size > shutil.disk_usage(self.folder).free:
                 # writing to a mapped file on a full disk would kill the process
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
-        if 0 in shape:  # an empty file cannot be mapped
-            self.save(name, np.empty(shape, dtype))
-            return self.arrays[name]
-        with _writing(self.what):
             self.arrays[name] = open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
         return self.arrays[name]
 
@@ -102,7 +101,8 @@ def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None])
         return kept
     with ExitStack() as lock:
         with _writing(what):
-            lock.enter_context(node_lock(folder))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(FileLock(f"{folder}.lock"))
         if (kept := _mapped(folder, what)) is None:  # else another process has made it
             _log.info("making the %s once in %s", what, folder)
             _make(folder, what, make)
@@ -123,25 +123,22 @@ def _writing(what: str) -> Iterator[None]:
 
 
 def _mapped(folder: Path, what: str) -> Arrays | None:
-    """Map the arrays of a folder; return None if it has not been made, or lost a file."""
+    """Map the arrays of a folder; return None if it has not been made, or an array is cut."""
     try:
         meta = read_json(folder / _META)
-        arrays = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            for name in meta["arrays"]
-        }
+        files = {name: folder / f"{name}.npy" for name in meta["arrays"]}
+        arrays = {n: np.load(file, mmap_mode="r", allow_pickle=False) for n, file in files.items()}
         return Arrays(folder, what, arrays, meta["content"])
     except (UserError, OSError, EOFError, LookupError, TypeError, ValueError):
         return None
 
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
-    """Make a folder under another name; rename it once all its files are on the disk."""
-    with _writing(what):
-        for torn in folder.parent.glob(f"{folder.name}.tmp-*"):  # left by killed processes
-            shutil.rmtree(torn, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    temporary = folder.with_name(f"{folder.name}.tmp")  # the lock is held
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
+        with _writing(what):
+            temporary.mkdir()
         making = Arrays(temporary, what)
         make(making)
         with _writing(what):
@@ -149,9 +146,7 @@ def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
                 sync(path)
             facts = {"content": making.content, "arrays": [*making.arrays]}
             write_json(temporary / _META, facts)
-            temporary.chmod(0o755)
             shutil.rmtree(folder, ignore_errors=True)
             temporary.rename(folder)
-    except BaseException:
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise

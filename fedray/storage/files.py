@@ -215,16 +215,6 @@ def is_claimed(folder: Path) -> bool:
         return False
 
 
-@contextmanager
-def node_lock(path: Path) -> Iterator[None]:
-    """Hold this node's lock for making `path`; create the parent folder if it is missing."""
-    from filelock import FileLock
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        yield
-
-
 # --- names and places -----------------------------------------------------------------------------
 
 
@@ -237,17 +227,13 @@ def check_path(text: str) -> str:
 
 def check_name(text: str) -> str:
     """Return `text`; raise a UserError if it cannot be the name of a file or folder."""
-    if not text.isprintable() or text != text.strip() or not text:
-        wrong = "is empty, begins or ends with a blank, or has an unprintable character"
-    elif set(text) & set("/\\:"):
-        wrong = "has a character that separates folders"
-    elif text[0] in ".-~":
-        wrong = f"begins with {text[0]!r}"
-    elif len(text.encode()) > LONGEST_NAME:
-        wrong = f"is longer than {LONGEST_NAME} bytes"
-    else:
-        return text
-    raise UserError(f"{shown(text)} {wrong}, but files are named after it; choose another name")
+    is_plain = text.isprintable() and text == text.strip() and not set(text) & set("/\\:")
+    if not is_plain or not text or text[0] in ".-~" or len(text.encode()) > LONGEST_NAME:
+        raise UserError(
+            f"{shown(text)} cannot be the name of a file; choose a name of at most {LONGEST_NAME} "
+            "printable bytes without / \\ and :, which does not begin with a blank or . - ~"
+        )
+    return text
 
 
 def file_name(text: str) -> str:

@@ -87,15 +87,21 @@ def write_states(path: Path, trees: Mapping[int, StateTree]) -> Written:
 class StateFile:
     """A file of states, opened for reading.
 
+    Args:
+        path: the file.
+        sha256: the SHA-256 of its content as it was written; "": not verified.
+
     Attributes:
         sizes: the bytes of each tree by its number.
 
     Raises:
-        UserError: if the file is missing or damaged.
+        UserError: if the file is missing or damaged, or has changed since it was written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sha256: str = "") -> None:
         try:
+            if sha256 and file_checksum(path) != sha256:
+                raise ValueError("its content does not fit its checksum")
             file: Any = safe_open(path, framework="pt")
             facts, self._file = json.loads(file.metadata()[_FACTS]), file
             places = facts["places"].items()
@@ -192,19 +198,9 @@ class Commit:
         sync(self.folder)
 
     def file(self, name: str) -> StateFile:
-        """Return an opened file, verified when it is opened first.
-
-        Raises:
-            UserError: if it is missing or has changed since it was written.
-        """
+        """Return an opened file, verified when it is opened first; see `StateFile`."""
         if name not in self.opened:
-            path = self.folder / name
-            try:
-                if file_checksum(path) != self.files[name].sha256:
-                    raise ValueError("its content does not fit its checksum")
-            except (OSError, ValueError) as error:
-                raise damaged(path, error) from None
-            self.opened[name] = StateFile(path)
+            self.opened[name] = StateFile(self.folder / name, self.files[name].sha256)
         return self.opened[name]
 
     def find(self, key: int) -> dict[str, Any] | None:

@@ -71,8 +71,10 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     }
     hashes = {"partition_sha256": info.partition_sha256, "data_sha256": info.data_sha256}
     tags |= {name: value for name, value in hashes.items() if value is not None}
-    tags |= {f"version.{name}": text for name, text in info.versions.items() if name != "git"}
-    tags |= source_tags(f"fedray run {info.name}", info.versions)
+    tags |= {
+        f"version.{name}": text for name, text in info.environment.versions.items() if name != "git"
+    }
+    tags |= source_tags(f"fedray run {info.name}", info.environment.versions)
     return as_params(flatten(info.config)), tags
 
 

@@ -181,9 +181,11 @@ def test_only_uploads_are_quantised():
 
 
 def test_traffic_adds_up_by_kind():
-    total = Traffic({"weights": 2}, {"weights": 8}) + Traffic(
-        {"weights": 1, "prototypes": 5}, {"weights": 4, "prototypes": 20}
+    parts = (
+        Traffic({"weights": 2}, {"weights": 8}),
+        Traffic({"weights": 1, "prototypes": 5}, {"weights": 4, "prototypes": 20}),
     )
+    total = Traffic.total(parts)
     assert total.params == {"prototypes": 5, "weights": 3}
     assert total.bytes == {"prototypes": 20, "weights": 12}
 

@@ -111,7 +111,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(make, cache, monkeypatch, e
         with pytest.raises(KeyboardInterrupt):
             kept(make)
     assert not (cache / "things" / "k").exists()
-    left = cache / "things" / "k.tmp-killed"  # by a process that could not clean up
+    left = cache / "things" / "k.tmp"  # by a process that could not clean up
     left.mkdir()
     assert same(kept(make), expected)
     assert not left.exists()
@@ -187,7 +187,6 @@ DAMAGES = [
     *[(lambda f, n=name: (f / f"{n}.npy").unlink()) for name in NAMES],
     *[written(f"{name}.npy", b"") for name in NAMES],
     lambda f: os.truncate(f / "pixels.npy", 300_000),
-    lambda f: (f / "pixels.npy").open("ab").write(b"more"),
     lambda f: (f / "meta.json").unlink(),
     *[written("meta.json", content) for content in (b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe")],
 ]
@@ -215,19 +214,12 @@ def test_a_cache_that_can_only_be_read(folder, make, monkeypatch, expected, dama
     def refused(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(node_cache, "node_lock", refused)
+    monkeypatch.setattr(node_cache, "FileLock", refused)
     if damaged:
         with pytest.raises(UserError, match=r"cannot be written below .*Permission denied"):
             kept(make)
     else:
         assert same(kept(make), expected)
-    assert make.made == 1
-
-
-def test_an_edit_that_keeps_the_size_is_not_noticed(folder, make, expected):
-    edited = np.zeros(90, expected["labels"].dtype)
-    np.save(folder / "labels.npy", edited)
-    assert (kept(make).arrays["labels"] == 0).all()
     assert make.made == 1
 
 

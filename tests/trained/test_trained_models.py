@@ -299,7 +299,7 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 def test_damage_is_said(trained):
     out = trained()
     file = out / "states" / "best.json"
-    for name in kept_of(out)["best"]._commit.files:
+    for name in kept_of(out)["best"].files:
         content = (out / "states" / name).read_bytes()
         (out / "states" / name).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):

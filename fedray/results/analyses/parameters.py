@@ -120,7 +120,7 @@ def recorded_costs(run: Run) -> list[Cost]:
         Traffic(*({kind: round(n / count) for kind, n in of.items()} for of in parts))
         for parts in ((way.params, way.bytes) for way in (done.up, done.down))
     )
-    for cost, work in ((client, run.client_work), (server, run.server_work)):
+    for cost, work in ((client, run.work("client")), (server, run.work("server"))):
         cost.trained = 0 if work is None else round(work.parameters)
     return [client, server]
 
@@ -200,7 +200,8 @@ class _CountingExecutor(SerialExecutor):
             if round_ == 0:
                 cost.first += int(sent.total_params + reply.traffic.total_params)
             else:
-                cost.down, cost.up = cost.down + sent, cost.up + reply.traffic
+                cost.down = Traffic.total([cost.down, sent])
+                cost.up = Traffic.total([cost.up, reply.traffic])
             cost.trained = max(cost.trained, int(reply.work.parameters))
         return replies, total
 
