@@ -31,6 +31,7 @@ class SerialExecutor:
         at_once = task == "sum" or self._runtime.device.type != "cpu"
         groups = groups_of_step(self._assembly, name, down, at_once=at_once)
         clients = [client for group in groups for client in group]
+        self.states.places()  # removes the states that no checkpoint needs any more
         states = map(self.states.get, clients)
         members = map(Member, clients, states, map(down.__getitem__, clients))
         answer = self._runtime.run_blocks(task, name, round_, [groups], members, self.states.write)

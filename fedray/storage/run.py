@@ -56,11 +56,6 @@ class Traffic:
         return Traffic(*(dict(sorted(total.items())) for total in totals))
 
     @property
-    def total_params(self) -> float:
-        """Return the parameters of all kinds."""
-        return sum(self.params.values())
-
-    @property
     def total_bytes(self) -> float:
         """Return the bytes of all kinds."""
         return sum(self.bytes.values())

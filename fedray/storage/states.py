@@ -311,7 +311,7 @@ class StateStore(Mapping[int, ClientState]):
 
     def places(self) -> Mapping[int, str]:
         """Return the name of the file of each client's state; call it while no worker writes."""
-        if self._writing is None:
+        if self._writing is None or self._writing.done():
             self._compact()
         return self._where
 
@@ -321,13 +321,10 @@ class StateStore(Mapping[int, ClientState]):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _compact(self, kept: Collection[str] = ()) -> None:
+    def _compact(self) -> None:
         """Copy states out of files that are mostly dead; remove files that no pointer names.
 
         No commit may be under way, and no worker of this run be writing a file.
-
-        Args:
-            kept: the names of further files that are not removed.
         """
         self.number += 1
         now, live = self._now, dict.fromkeys(self._now.files, 0)
@@ -336,7 +333,7 @@ class StateStore(Mapping[int, ClientState]):
         dead = {n for n in live if 2 * live[n] < sum(now.file(n).sizes.values())}
         dead = dead.difference(*(files for name, files in self._named.items() if name != HEAD))
         self.put({client: self[client] for client, name in self._where.items() if name in dead})
-        used = {*kept, *self._where.values()}.union(*self._named.values())
+        used = set(self._where.values()).union(*self._named.values())
         for name in now.files.keys() - used:
             del now.files[name], now.opened[name]
         for path in self.folder.glob("*.safetensors"):
@@ -363,7 +360,6 @@ class StateStore(Mapping[int, ClientState]):
             before: called in the thread before anything is written.
         """
         self.wait()
-        self._compact([file.name for file in pin.files] if pin else ())
         keys: dict[str, list[int]] = {}
         for client, name in self._where.items():
             keys.setdefault(name, []).append(client)

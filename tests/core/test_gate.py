@@ -140,7 +140,7 @@ def test_numbers_and_bytes_by_kind():
     assert traffic.params == {"prototypes": 3 * D, "statistics": 3 + 1, "weights": 24 + 1}
     # int64 counts and steps take 8 bytes, a plain number 4
     assert traffic.bytes == {"prototypes": 4 * 3 * D, "statistics": 24 + 4, "weights": 4 * 24 + 8}
-    assert traffic.total_params == 24 + 4 + 25
+    assert sum(traffic.params.values()) == 24 + 4 + 25
     assert traffic.total_bytes == 96 + 28 + 104
 
 

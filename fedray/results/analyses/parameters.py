@@ -198,7 +198,7 @@ class _CountingExecutor(SerialExecutor):
             cost, payload = self._shown[client], down[client]
             sent = Traffic() if payload is None else self._gate.down(payload)[1]
             if round_ == 0:
-                cost.first += int(sent.total_params + reply.traffic.total_params)
+                cost.first += int(sum(sent.params.values()) + sum(reply.traffic.params.values()))
             else:
                 cost.down = Traffic.total([cost.down, sent])
                 cost.up = Traffic.total([cost.up, reply.traffic])
