@@ -14,7 +14,7 @@ from typing import Any
 
 from fedray.base.errors import UserError
 from fedray.base.trees import Snapshot
-from fedray.config import Experiment, load_experiment
+from fedray.config import Experiment, content_of, files_of, load_experiment
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.runtime.assembly import Assembly
@@ -88,7 +88,7 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         data_sha256=data.images.sha256,
         metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
         retested=retested,
-        files_sha256=assembly.files,
+        files_sha256={key: content_of(path) for key, path in files_of(experiment).items()},
         plugins=experiment.tree().get("plugins", ()),
     )
 

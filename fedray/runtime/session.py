@@ -123,16 +123,16 @@ class Session:
             self._executor.states, self._costs = states, earlier.costs if earlier else Costs()
             self._started = time.time() - self._costs.wall_seconds
             accountant = accountant_of(self.experiment, a.plan, earlier.rounds if earlier else ())
-            server = a.server(self._device)
-            federation = Federation(a.algorithm, self._executor, a.gate, a.plan, server, accountant)
-            rounds = federation.rounds(snapshot)
+            parts = a.algorithm, self._executor, a.gate, a.plan, a.server(self._device), accountant
+            self._federation = Federation(*parts)
+            rounds = self._federation.rounds(snapshot)
             while True:
                 use(self.experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
                 writer = writer or files.enter_context(self._open(earlier))
                 writer.append(done, self._costs_after(done))
-                self._save(done, writer, federation)
+                self._save(done, writer)
                 yield done
             states.wait()
             if not folder.is_finished:  # an earlier process may have written the end
@@ -167,22 +167,23 @@ class Session:
         )
         return self._costs
 
-    def _save(self, done: Round, writer: RunWriter, federation: Federation) -> None:
+    def _save(self, done: Round, writer: RunWriter) -> None:
         """Start a checkpoint if one is due after a round, or its models are kept."""
         every, is_last = self.experiment.checkpoint_every, done.round == self.experiment.rounds
         is_due = every > 0 and (self._keeps_last if is_last else done.round % every == 0)
         pin, best = None, writer.best
         if self._keep == "best" and best is not None and best.round == done.round:
-            pin = self._pin("best", federation)
+            pin = self._pin("best")
         elif self._keep != "none" and is_last:
-            pin = self._pin("last", federation)
+            pin = self._pin("last")
         if is_due or pin is not None:
             # rounds may be ahead of states, never behind
             facts = {"rounds": writer.mark}
-            self._states.commit(federation.snapshot, facts, pin, before=writer.flush)
+            self._states.commit(self._federation.snapshot, facts, pin, before=writer.flush)
 
-    def _pin(self, which: Which, federation: Federation) -> Pin:
+    def _pin(self, which: Which) -> Pin:
         """Return a pin of the models; downloads that clients share are stored once."""
+        federation = self._federation
         facts: list[Mapping[str, Any]] = []
         files: list[Written] = []
         of_client: list[int | None] = []

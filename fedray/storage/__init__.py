@@ -1,7 +1,6 @@
 """What lies on a disk.
 
-files.py        atomic files, reading of users' files, locks, names and places of folders
-json_files.py   JSON with a checksum
+files.py        atomic files, reading of users' files, JSON, locks, names and places of folders
 cache.py        the node's cache of arrays
 run.py          a run: its settings, rounds, best and final
 metric.py       the declaration of a metric, and the selection of the best round

@@ -25,8 +25,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from fedray.base.errors import UserError
-from fedray.storage.files import cache_folder, sync, write_json
-from fedray.storage.json_files import read_json
+from fedray.storage.files import cache_folder, read_json, sync, write_json
 
 _log = logging.getLogger(__name__)
 

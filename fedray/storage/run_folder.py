@@ -26,8 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.errors import UserError, named
 from fedray.base.masking import mask
-from fedray.storage.files import read_regular, sync, write_atomic, write_json
-from fedray.storage.json_files import read_json
+from fedray.storage.files import read_json, read_regular, sync, write_atomic, write_json
 from fedray.storage.metric import HEADLINE, VALIDATION
 from fedray.storage.run import Costs, Round, Run, RunInfo
 

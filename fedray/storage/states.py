@@ -39,8 +39,16 @@ from torch import Tensor
 from fedray.base.errors import UserError
 from fedray.base.flat import Flat, layout_of, map_blocks
 from fedray.base.trees import ALIGNMENT, ClientState, Snapshot, StateTree
-from fedray.storage.files import file_checksum, read_regular, remove_torn, sync, write_atomic
-from fedray.storage.json_files import parse_json, sealed, unsealed
+from fedray.storage.files import (
+    file_checksum,
+    parse_json,
+    read_regular,
+    remove_torn,
+    sealed,
+    sync,
+    unsealed,
+    write_atomic,
+)
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
 

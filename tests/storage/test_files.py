@@ -16,14 +16,15 @@ from fedray.storage.files import (
     check_name,
     file_name,
     new_place,
+    parse_typed,
     read_regular,
     read_text,
+    read_typed,
     replace_whole,
     write_atomic,
     write_json,
     write_rows,
 )
-from fedray.storage.json_files import parse_typed, read_typed
 
 
 def test_default_cache_folder(monkeypatch):

@@ -18,8 +18,7 @@ from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.known import CoOpLayout, KnownSet, known_sets
 from fedray.data.layout import packed_hint
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.files import read_text
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_text, read_typed
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))

@@ -18,7 +18,7 @@ from fedray.data.layout import (
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 _Names = Annotated[list[str], Field(min_length=2, max_length=256)]
 _EXPECTED = 'expected a list of two to 256 different names, ["background", ...]'

@@ -24,7 +24,7 @@ from fedray.data.layout import (
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.json_files import parse_typed, read_typed
+from fedray.storage.files import parse_typed, read_typed
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
