@@ -577,7 +577,7 @@ def is_off(value: float, others: Sequence[float], double: float) -> bool:
 
 
 NUDGES = range(1, 9)
-"""Runs from slightly other weights, which show how far rounding may carry a run."""
+"""Runs in single precision from slightly other weights, which show how far rounding may go."""
 
 
 def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
@@ -592,7 +592,7 @@ def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
     double, others = run(torch.float64), [run(torch.float32)]
     wrong = [*compared(played, others, double)]
     for nudge in NUDGES if wrong else ():
-        others.append(run(torch.float64, nudge))
+        others.append(run(torch.float32, nudge))
         if not any(compared(played, others, double)):
             return
     yield from wrong
@@ -605,7 +605,7 @@ def compared(
 
     Args:
         played: the run.
-        others: the loop in single precision, and those from slightly other weights.
+        others: the loop in single precision, from the same and from slightly other weights.
         double: the loop in double precision.
     """
     for done, two, *ones in zip(
