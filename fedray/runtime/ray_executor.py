@@ -28,9 +28,14 @@ from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import device_of_this_process, free_memory, pick_device
+from fedray.runtime.devices import (
+    device_of_this_process,
+    free_memory,
+    keep_freed_memory,
+    peak_device_memory,
+    pick_device,
+)
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.shares import (
     by_client,

@@ -8,8 +8,8 @@ from fedray.core import Downlinks, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.devices import keep_freed_memory, peak_device_memory
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 

@@ -25,9 +25,10 @@ from fedray.runtime.devices import (
     free_memory,
     is_out_of_memory,
     out_of_memory,
+    peak_device_memory,
+    peak_rss,
 )
 from fedray.runtime.isolation import OwnFlags
-from fedray.runtime.memory import peak_device_memory, peak_rss
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_same, load_checkpoint, run_info
 from fedray.storage.files import claimed, explain_disk_full
