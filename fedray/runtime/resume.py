@@ -20,7 +20,7 @@ from fedray.evaluation.protocols import analysis_metrics
 from fedray.runtime.assembly import Assembly
 from fedray.storage.environment import environment
 from fedray.storage.run import Run, RunInfo
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFolder, mark_of
 from fedray.storage.states import StateStore
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def load_checkpoint(
         return None, None
     done = checkpoint.snapshot.round
     earlier = folder.read().until(done)
-    if earlier.done != done or folder.mark(done + 1) != checkpoint.facts["rounds"]:
+    if earlier.done != done or mark_of(folder.content(done + 1)) != checkpoint.facts["rounds"]:
         raise UserError(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"

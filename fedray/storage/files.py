@@ -266,22 +266,18 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         UserError: if the folder cannot be written, or another process is running in it.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     lock = FileLock(folder / LOCK, timeout=LOCK_SECONDS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
         remove_torn(folder)
-    except Timeout:
-        raise UserError(
-            f"another process is running in {folder}; wait for its end, or choose another folder "
-            "with --out"
-        ) from None
     except OSError as error:
+        is_busy = isinstance(error, TimeoutError)
+        why = "another process is running in it" if is_busy else error.strerror or error
         raise UserError(
-            f"the folder {folder} cannot be written ({error.strerror or error}); choose another "
-            "folder with --out"
+            f"the folder {folder} cannot be written ({why}); choose another folder with --out"
         ) from None
     try:
         yield
@@ -291,21 +287,6 @@ def claimed(folder: Path) -> Iterator[None]:
                 (folder / LOCK).unlink()
                 folder.rmdir()
         lock.release(force=True)
-
-
-def is_claimed(folder: Path) -> bool:
-    """Return True if a process of this machine is running in a folder."""
-    from filelock import FileLock, Timeout
-
-    try:
-        if (folder / LOCK).is_file():  # locking would create it
-            with FileLock(folder / LOCK, timeout=0):
-                pass
-        return False
-    except Timeout:
-        return True
-    except OSError:  # no permission to write
-        return False
 
 
 # --- names and places -----------------------------------------------------------------------------
@@ -353,11 +334,6 @@ def _home(variable: str, usual: str) -> Path:
 def results_home() -> Path:
     """Return the absolute path of $FEDRAY_RESULTS, else of ~/fedray_results."""
     return _home("FEDRAY_RESULTS", "~/fedray_results").resolve()
-
-
-def store_home() -> Path:
-    """Return the folder that holds the runs of studies, each in a folder named by a hash."""
-    return results_home() / "store"
 
 
 def cache_folder() -> Path:

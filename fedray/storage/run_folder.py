@@ -39,8 +39,6 @@ LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
 FORMAT = 8
 """Version of run.json."""
-Mark: TypeAlias = Mapping[str, int | str]
-"""A place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
 Matrices: TypeAlias = Mapping[str, Any]
 """Matrices [C, C] as nested lists by name."""
 
@@ -66,12 +64,7 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         """Return True if the run has ended and closed its files."""
-        try:
-            with self.rounds_file.open("rb") as file:
-                file.seek(max(0, self.rounds_file.stat().st_size - _END_BYTES))
-                return _is_end(file.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
-        except FileNotFoundError:
-            return False
+        return any(map(_is_end, self._all_lines()[-1:]))
 
     # --- run.json ---------------------------------------------------------------------------------
 
@@ -134,11 +127,6 @@ class RunFolder:
             for phase in phases
         }
 
-    def test_images(self) -> int | None:
-        """Return the total number of the clients' test images; None if unknown."""
-        sizes = self.partition().get("test_sizes")
-        return None if sizes is None else sum(sizes)
-
     def _tree(self) -> dict[str, Any]:
         if not self.has_run:
             raise _no_run(self.path)
@@ -178,20 +166,18 @@ class RunFolder:
         """Return the lines of the first `count` rounds."""
         return b"".join(line + b"\n" for line in self._lines()[:count])
 
-    def mark(self, count: int) -> Mark:
-        """Return the number of bytes of the first `count` rounds, and their SHA-256."""
-        content = self.content(count)
-        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
     def _lines(self) -> list[bytes]:
         """Return the lines of all rounds, without a partial line of a killed process."""
+        lines = self._all_lines()
+        return lines[:-1] if lines and _is_end(lines[-1]) else lines
+
+    def _all_lines(self) -> list[bytes]:
         try:
-            lines = read_regular(self.rounds_file).split(b"\n")[:-1]
+            return read_regular(self.rounds_file).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
-        return lines[:-1] if lines and _is_end(lines[-1]) else lines
 
     # --- other files ------------------------------------------------------------------------------
 
@@ -295,8 +281,8 @@ class RunWriter:
         self._digest.update(content)
 
     @property
-    def mark(self) -> Mark:
-        """Return the place after the last round, for the checkpoint."""
+    def mark(self) -> Mapping[str, int | str]:
+        """Return the place after the last round, for the checkpoint; see `mark_of`."""
         size = os.fstat(self._file.fileno()).st_size
         return {"bytes": size, "sha256": self._digest.hexdigest()}
 
@@ -309,6 +295,11 @@ class RunWriter:
         if not self._file.closed:
             self.flush()
             self._file.close()
+
+
+def mark_of(content: bytes) -> Mapping[str, int | str]:
+    """Return a place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def find_run_folders(folders: Sequence[Path]) -> list[Path]:
@@ -337,10 +328,6 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
     """Write the list of runs that a folder stands for, for example the runs of a table."""
     names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
     write_json(folder / LIST, {"runs": names})
-
-
-_END_BYTES = 200
-"""More bytes than the last line has."""
 
 
 def _is_end(line: bytes) -> bool:

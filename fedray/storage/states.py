@@ -372,7 +372,9 @@ class StateStore(Mapping[int, ClientState]):
         for client, name in self._where.items():
             keys.setdefault(name, []).append(client)
         files = {name: self._now.files[name]._replace(keys=tuple(of)) for name, of in keys.items()}
-        path, server = new_path(self.folder, self.number), map_blocks(_copied, snapshot.server)
+        path = new_path(self.folder, self.number)
+        # copied, because a step of the next round may change its state in place
+        server = map_blocks(lambda of: of.detach().cpu().contiguous().clone(), snapshot.server)
 
         def write() -> None:
             before()
@@ -449,11 +451,6 @@ def latest_round(folder: Path) -> int | None:
     """Return the round of the last commit in a folder of states; None without one."""
     commit = Commit.read(folder, HEAD)
     return None if commit is None else int(commit.facts["round"])
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """Return a copy on the CPU, which a step that changes its state in place does not reach."""
-    return tensor.detach().cpu().contiguous().clone()
 
 
 def _number_of(path: Path) -> int:

@@ -24,7 +24,6 @@ from fedray.storage.files import (
     explain_disk_full,
     new_place,
     results_home,
-    store_home,
     write_atomic,
 )
 from fedray.studies.cell import check_cells, check_rows_differ
@@ -167,7 +166,7 @@ def begin_or_resume(request: Request) -> Study:
     return Study(
         home,
         plan,
-        store_home(),
+        results_home() / "store",
         command=request.command,
         arguments=request.arguments,
         published=published,
