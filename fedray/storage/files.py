@@ -39,9 +39,6 @@ LONGEST_NAME = 100
 """Maximal number of bytes in an experiment's name; file names consist of the name and a time."""
 
 
-# --- write ----------------------------------------------------------------------------------------
-
-
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
     thread = threading.get_native_id()
@@ -116,9 +113,6 @@ def is_full(error: BaseException) -> bool:
     )
 
 
-# --- read -----------------------------------------------------------------------------------------
-
-
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file of a user or a stranger.
 
@@ -162,9 +156,6 @@ def file_checksum(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# --- JSON -----------------------------------------------------------------------------------------
 
 
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,9 +243,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-# --- lock -----------------------------------------------------------------------------------------
-
-
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Create a folder if it is missing, lock it, and remove unfinished files.
@@ -287,9 +275,6 @@ def claimed(folder: Path) -> Iterator[None]:
                 (folder / LOCK).unlink()
                 folder.rmdir()
         lock.release(force=True)
-
-
-# --- names and places -----------------------------------------------------------------------------
 
 
 def check_path(text: str) -> str:
