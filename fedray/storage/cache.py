@@ -143,8 +143,7 @@ def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
         with _writing(what):
             for path in temporary.iterdir():
                 sync(path)
-            facts = {"content": making.content, "arrays": [*making.arrays]}
-            write_json(temporary / _META, facts)
+            write_json(temporary / _META, {"content": making.content, "arrays": [*making.arrays]})
             shutil.rmtree(folder, ignore_errors=True)
             temporary.rename(folder)
     finally:

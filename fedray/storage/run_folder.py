@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -39,8 +39,6 @@ LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
 FORMAT = 8
 """Version of run.json."""
-Matrices: TypeAlias = Mapping[str, Any]
-"""Matrices [C, C] as nested lists by name."""
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(RunInfo), TypeAdapter(Round), TypeAdapter(Costs)
 
@@ -181,8 +179,8 @@ class RunFolder:
 
     # --- other files ------------------------------------------------------------------------------
 
-    def matrices(self) -> dict[int, Matrices]:
-        """Return the first and the last analyses of the run's method by round; empty without any.
+    def matrices(self) -> dict[int, Mapping[str, Any]]:
+        """Return the first and the last analyses of the run's method by round: matrices by name.
 
         Raises:
             UserError: if the file is damaged.
@@ -190,7 +188,7 @@ class RunFolder:
         tree = read_json(self.matrices_file) if self.matrices_file.exists() else {}
         return dict(sorted((int(number), found) for number, found in tree.items()))
 
-    def read_matrices(self, when: Literal["first", "last"] = "last") -> Matrices:
+    def read_matrices(self, when: Literal["first", "last"] = "last") -> Mapping[str, Any]:
         """Return the first or the last analyses; empty without any, see `matrices`."""
         found = [*self.matrices().values()] or [{}]
         return found[-1 if when == "last" else 0]
