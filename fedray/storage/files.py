@@ -321,6 +321,11 @@ def results_home() -> Path:
     return _home("FEDRAY_RESULTS", "~/fedray_results").resolve()
 
 
+def store_home() -> Path:
+    """Return the folder that holds the runs of studies, each in a folder named by a hash."""
+    return results_home() / "store"
+
+
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
     return _home("FEDRAY_CACHE", "~/.cache/fedray")

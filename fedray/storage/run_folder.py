@@ -64,8 +64,6 @@ class RunFolder:
         """Return True if the run has ended and closed its files."""
         return any(map(_is_end, self._all_lines()[-1:]))
 
-    # --- run.json ---------------------------------------------------------------------------------
-
     def read_head(self) -> RunInfo:
         """Return the content of run.json but for the partition.
 
@@ -133,8 +131,6 @@ class RunFolder:
             raise UserError(f"{self.head} is not the run.json of a run of this version of fedray")
         return tree
 
-    # --- rounds.jsonl -----------------------------------------------------------------------------
-
     def read(self) -> Run:
         """Return the run with its rounds so far.
 
@@ -176,8 +172,6 @@ class RunFolder:
             return []
         except OSError as error:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
-
-    # --- other files ------------------------------------------------------------------------------
 
     def matrices(self) -> dict[int, Mapping[str, Any]]:
         """Return the first and the last analyses of the run's method by round: matrices by name.

@@ -24,6 +24,7 @@ from fedray.storage.files import (
     explain_disk_full,
     new_place,
     results_home,
+    store_home,
     write_atomic,
 )
 from fedray.studies.cell import check_cells, check_rows_differ
@@ -166,7 +167,7 @@ def begin_or_resume(request: Request) -> Study:
     return Study(
         home,
         plan,
-        results_home() / "store",
+        store_home(),
         command=request.command,
         arguments=request.arguments,
         published=published,
