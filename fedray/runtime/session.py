@@ -120,7 +120,6 @@ class Session:
         a, folder, states, writer = self._assembly, self._folder, self._states, None
         with keep_tracebacks(folder, self._device), ExitStack() as files:
             snapshot, earlier = load_checkpoint(folder, states, a)
-            files.callback(states.wait)
             self._executor.states, self._costs = states, earlier.costs if earlier else Costs()
             self._started = time.time() - self._costs.wall_seconds
             accountant = accountant_of(self.experiment, a.plan, earlier.rounds if earlier else ())
@@ -131,30 +130,27 @@ class Session:
                 use(self.experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
-                writer = writer or files.enter_context(self._open(earlier))
+                writer = writer or self._open(earlier, files)
                 writer.append(done, self._costs_after(done))
                 self._save(done, writer)
                 yield done
             states.wait()
             if not folder.is_finished:  # an earlier process may have written the end
-                (writer or files.enter_context(self._open(earlier))).end()
+                (writer or self._open(earlier, files)).end()
         self._executor.close()
         states.tidy()
 
-    @contextmanager
-    def _open(self, earlier: Run | None) -> Iterator[RunWriter]:
-        """Write the files that do not change between rounds; yield the writer of the others."""
+    def _open(self, earlier: Run | None, files: ExitStack) -> RunWriter:
+        """Write the files that do not change between rounds; return the writer of the others."""
         assembly, folder = self._assembly, self._folder
         write_copies(folder.path, self.experiment.plugins)
         if earlier is None:
             folder.error.unlink(missing_ok=True)
         info = replace(run_info(assembly), started=datetime.fromtimestamp(self._began, UTC))
         writer = RunWriter(folder, info, assembly.data.manifest(), earlier)
-        try:
-            yield writer
-        finally:
-            self._states.wait()
-            writer.close()
+        files.callback(writer.close)
+        files.callback(self._states.wait)  # first: a commit flushes the rounds
+        return writer
 
     def _costs_after(self, done: Round) -> Costs:
         """Return the run's costs after a round."""
