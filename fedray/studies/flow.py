@@ -19,8 +19,8 @@ from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stop
 from fedray.config import read_plugins
 from fedray.plugins import Plugin, named_plugins, plugin_flags, write_copies
 from fedray.results.record import DATA, TableRecord
-from fedray.storage.claim import claimed
 from fedray.storage.files import (
+    claimed,
     explain_disk_full,
     new_place,
     results_home,

@@ -14,7 +14,7 @@ from sweeps import asked
 from fedray.base.errors import UserError
 from fedray.plugins import use
 from fedray.results.design import Place
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
