@@ -27,7 +27,7 @@ from fedray.core import (
     step,
     with_extra,
 )
-from fedray.core.schedules import Schedule, schedules
+from fedray.core.optimizers import Schedule, schedules
 from fedray.data.augment import Augmentation, augmentations
 from fedray.data.imageset import OfficialSplit
 from fedray.data.partitions import Partition, partitions

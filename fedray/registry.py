@@ -31,7 +31,7 @@ HOMES = MappingProxyType(
     {
         "algorithm": "fedray.core.algorithm",
         "optimizer": "fedray.core.optimizers",
-        "learning rate schedule": "fedray.core.schedules",
+        "learning rate schedule": "fedray.core.optimizers",
         "architecture": "fedray.models.architectures",
         "model group": "fedray.models.groups",
         "CLIP": "fedray.models.clip.sources",

@@ -206,7 +206,6 @@ NO_METHOD = {
     ("fedray.runtime", "local"): "a Ray of one's own, in Ray's words",
     ("fedray.runtime.cluster", "local"): "a Ray of one's own, in Ray's words",
     ("fedray.runtime.draws", "local"): "a kind of privacy",
-    ("fedray.runtime.relations", "local"): "a kind of privacy",
 }
 """Words of others that are a method's name, too."""
 

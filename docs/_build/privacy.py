@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from _build.templates import render
 from fedray.core import Algorithm, Fields, algorithms, takes_equal_mean
-from fedray.core.privacy import EXEMPT_KINDS
+from fedray.core.payload import EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 

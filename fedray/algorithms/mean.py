@@ -35,11 +35,11 @@ def weighted_mean(
     weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
     """Return w = sum_k p_k w_k, from p_k and w_k by client; integer counters take the maximum."""
-    field = core.sent("weights")
 
     def terms(clients: Sequence[int]) -> core.StateTree:
         shares = torch.tensor([weights[k] for k in clients], dtype=torch.double)
-        return {"mean": core.doubled([tensors[k] for k in clients], "mean", field, shares)}
+        rows = core.doubled([tensors[k] for k in clients], "mean", shares, counters=True)
+        return {"mean": rows}
 
     total = core.total_of({client: client for client in tensors}, terms)
     mean: Mapping[str, Tensor]

@@ -93,6 +93,7 @@ def begin(
         wait("reading images, partition and models")
 
         def executor_of(assembly: Assembly) -> SerialExecutor:
+            say(assembly.data.images.about)
             return SerialExecutor(assembly, device_of_this_process(experiment.gpus))
 
         return Session(experiment, out, executor_of, began).rounds()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.base.trees import ALIGNMENT, is_tree
+from fedray.base.trees import ALIGNMENT, StateTree, is_tree, moved_to
 
 Form: TypeAlias = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, type and shape of a tensor."""
@@ -204,3 +204,13 @@ def map_blocks(function: Callable[..., Tensor], value: Any, *others: Any) -> Any
         name: map_blocks(function, inner, *[other[name] for other in others])
         for name, inner in value.items()
     }
+
+
+def moved_trees(trees: Sequence[StateTree], device: torch.device) -> list[StateTree]:
+    """Return trees on a device; what lies elsewhere is copied at once (`moved_to`)."""
+    blocks = [tensor_blocks(tree) for tree in trees]
+    away = [n for n, of in enumerate(blocks) if any([b.device != device for b in of])]  # noqa: C419
+    moved, results = iter(moved_to([b for n in away for b in blocks[n]], device)), [*trees]
+    for n in away:
+        results[n] = map_blocks(lambda _: next(moved), trees[n])
+    return results

@@ -28,6 +28,11 @@ class ClientState:
     model: Mapping[str, Tensor]
     memory: StateTree = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the state has no tensor."""
+        return not (self.model or self.memory)
+
     def with_memory(self, **entries: Any) -> ClientState:
         """Return the state with these entries of the memory in place of those before."""
         return replace(self, memory={**self.memory, **entries})

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+import numpy as np
 
 from fedray.base.errors import UserError, printable, shown
-from fedray.command import PATH, USER_ERROR, Command, keys, plugins_of_runs
+from fedray.command import PATH, Command, keys, plugins_of_runs
 from fedray.config import Experiment, parse_assignments
-from fedray.data import FederatedData, ReadOptions
-from fedray.data.decoding import AS_STORED
-from fedray.data.inspect import FOLDER_SOURCES, Look, inspect_folder, source_for
+from fedray.data import FederatedData, ImageSet, ReadOptions
+from fedray.data.imageset import TEST, VALIDATION
+from fedray.data.inspect import image_sizes, source_for
 from fedray.data.plot import plot_partition, plot_samples
+from fedray.data.sources import Source
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
-from fedray.runtime.assembly import partition_images
+from fedray.runtime.assembly import image_keys, load_data, read_images
 from fedray.runtime.resolve import from_tree, resolve
 from fedray.storage.files import write_json
 
@@ -64,27 +67,46 @@ def command(
     check_data_keys(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; pass another file name")
-    look = inspect_folder(root, *_reading(experiment, source_for(root), root, keys))
-    for line in describe_lines(look, root):
-        _say(line)
-    assignments = run_keys(look, root, keys, named=experiment is not None)
-    data = None if look.stops else _partition(look, experiment, assignments)
-    if data is not None:
-        print(_clients(data))
-    _draw(out, look, data)
-    _describe(descriptions, look)
-    for problem in look.stops:
-        _say(f"a run would be refused: {problem}")
-    if look.stops:
-        return USER_ERROR
+    try:
+        assignments, data = _read(root, experiment, keys)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"{error.filename} cannot be read: {reason}; correct or remove it"
+        ) from None
+    print(_clients(data))
+    if out is not None:
+        _draw(out, data)
+    if descriptions is not None:
+        _describe(descriptions, data.class_names)
     name = experiment or "fedavg_digits model.group=cnn4"
-    _say(f"run it: fedray run {name} {shlex.join(assignments)}")
+    print(printable(f"run it: fedray run {name} {shlex.join(assignments)}"))
     return 0
 
 
-def _say(line: str) -> None:
-    """Print a line that may hold names of strangers' files."""
-    print(printable(line))
+def _read(
+    root: Path, experiment: str | None, words: Sequence[str]
+) -> tuple[list[str], FederatedData]:
+    """Read images as a run does, print what they are, and partition them.
+
+    Returns:
+        The assignments with which a run uses these images, and its clients' images.
+    """
+    given = {"data.source": source_for(root), "data.root": str(root.absolute())}
+    given |= {} if experiment else PARTITION
+    found = _resolved(experiment, _assignments(given, words)).data
+    source: Source = found.source.build()
+    options = ReadOptions(classes=found.classes, split=found.split)
+    sizes = image_sizes(source, root, options)
+    if len(sizes) > 1:
+        given["data.image_size"] = str(max(4, min(map(min, sizes))))
+    assignments = _assignments(given, words)
+    resolved = _resolved(experiment, assignments)
+    images = read_images(image_keys(resolved))
+    print(printable(images.about))
+    for line in _table(images, sizes, given):
+        print(printable(line))
+    return assignments, load_data(resolved)
 
 
 def check_data_keys(words: Sequence[str]) -> None:
@@ -96,71 +118,46 @@ def check_data_keys(words: Sequence[str]) -> None:
             )
 
 
-def describe_lines(look: Look, root: Path) -> Iterator[str]:
-    """Yield lines that describe the images; problems that stop a run are printed separately."""
-    counts, sizes = look.counts, look.sizes
-    total = len(look.rows)
-    domains = sorted({row.domain for row in look.rows if row.domain})
-    among = f", {len(domains)} domains ({', '.join(domains[:6])})" if domains else ""
-    official = int(counts[:, 1].sum())
-    split = f", {official:,} of them the official test" if official else ", no official test"
-    split += f", {look.validation:,} official validation" if look.validation else ""
-    yield (
-        f"{root}: {look.source}, {total:,} images of {len(look.class_names)} classes{among}{split}"
+def _table(
+    images: ImageSet, sizes: Counter[tuple[int, int]], keys: dict[str, str]
+) -> Iterator[str]:
+    """Yield lines with the images of each class, their sizes, and fitting descriptions."""
+    held = [images.origin == TEST, (images.origin != TEST) & (images.origin != VALIDATION)]
+    test, train = (
+        np.bincount(images.labels[part], minlength=len(images.class_names)) for part in held
     )
-    if official:
+    if test.any():
         yield f"  {'':<24} {'train':>7} {'test':>7}"
-    for name, (train, test) in list(zip(look.class_names, counts, strict=True))[:MOST_CLASSES]:
-        yield f"  {name:<24} {train:>7,}" + (f" {test:>7,}" if official else "")
-    if len(look.class_names) > MOST_CLASSES:
-        yield f"  and {len(look.class_names) - MOST_CLASSES} more classes"
-    if sizes:
-        sides = [side for size in sizes for side in size]
-        several = f"{len(sizes)}, with sides of {min(sides)} to {max(sides)} pixels"
-        of = several if len(sizes) > 1 else "all {}x{}".format(*next(iter(sizes)))
-        yield f"sizes: {of}; {look.grey:,} grey, {total - look.grey:,} colour"
-    if look.image_size is not None:
+    for name, trained, tested in list(zip(images.class_names, train, test, strict=True))[
+        :MOST_CLASSES
+    ]:
+        yield f"  {name:<24} {trained:>7,}" + (f" {tested:>7,}" if test.any() else "")
+    if len(train) > MOST_CLASSES:
+        yield f"  and {len(train) - MOST_CLASSES} more classes"
+    sides = sorted({side for size in sizes for side in size})
+    yield f"sizes: {len(sizes)}, with sides of {sides[0]} to {sides[-1]} pixels"
+    if size := keys.get("data.image_size"):
         yield (
-            f"images differ in size: set data.image_size, for example "
-            f"data.image_size={look.image_size} (scales the shorter side, then crops the centre)"
+            f"images differ in size: set data.image_size, for example data.image_size={size} "
+            "(scales the shorter side, then crops the centre)"
         )
-    for note in look.notes:
-        yield f"note: {note}"
     for name in shipped_names():
         try:
-            load_descriptions(name, look.class_names)
+            load_descriptions(name, images.class_names)
         except UserError:
             continue
-        yield f"note: text.descriptions={name} describes all of these classes"
+        yield f"text.descriptions={name} describes all of these classes"
 
 
-def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = False) -> list[str]:
-    """Return the assignments with which `fedray run` uses these images.
-
-    Args:
-        look: facts about the images.
-        root: the folder of the images.
-        words: assignments of the user, which take precedence.
-        named: whether a given experiment defines the partition.
-    """
-    given_keys = {word.partition("=")[0] for word in words}
-    keys = {"data.source": look.source, "data.root": str(root.absolute())}
-    if look.image_size is not None:
-        keys["data.image_size"] = str(look.image_size)
-    if not named:
-        keys |= PARTITION
-    if any(key.startswith("data.partition.") for key in given_keys):
-        keys.pop("data.partition", None)
-    return [*(f"{key}={value}" for key, value in keys.items() if key not in given_keys), *words]
-
-
-def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedData | None:
-    """Partition the images; if that fails, add the reason to `look.stops` and return None."""
-    try:
-        return partition_images(_resolved(name, keys), look.image_set())
-    except UserError as error:
-        look.stops.append(str(error))
-        return None
+def _assignments(given: dict[str, str], words: Sequence[str]) -> list[str]:
+    """Return the words of the user, and what was found for keys that they do not set."""
+    set_keys = {word.partition("=")[0] for word in words}
+    left = {
+        key: value
+        for key, value in given.items()
+        if not any(word == key or word.startswith(f"{key}.") for word in set_keys)
+    }
+    return [*(f"{key}={value}" for key, value in left.items()), *words]
 
 
 def _resolved(name: str | None, keys: Sequence[str]) -> Experiment:
@@ -169,19 +166,6 @@ def _resolved(name: str | None, keys: Sequence[str]) -> Experiment:
         return resolve(name, keys)
     base = {"algorithm": "local", "model": {"group": "cnn4"}}
     return from_tree(base, parse_assignments(keys))
-
-
-def _reading(
-    name: str | None, source: str, root: Path, keys: Sequence[str]
-) -> tuple[str, ReadOptions]:
-    """Return the source, the classes and the split of a run; the partition reports wrong keys."""
-    found = [f"data.source={source}", f"data.root={root.absolute()}"]
-    try:
-        data = _resolved(name, [*found, *keys]).data
-    except UserError:
-        return source, AS_STORED
-    chosen = data.source.name if data.source.name in FOLDER_SOURCES else source
-    return chosen, ReadOptions(classes=data.classes, split=data.split)
 
 
 def _clients(data: FederatedData) -> str:
@@ -194,22 +178,24 @@ def _clients(data: FederatedData) -> str:
     )
 
 
-def _draw(out: Path | None, look: Look, data: FederatedData | None) -> None:
-    if out is None:
-        return
+def _draw(out: Path, data: FederatedData) -> None:
+    """Draw eight images of each class, and the partition."""
     out.mkdir(parents=True, exist_ok=True)
-    plot_samples(look.samples, look.class_names, out / "samples.png")
-    print(f"wrote {out / 'samples.png'}")
-    if data is not None:
-        plot_partition({"": data.histogram()}, data.class_names, out / "partition.png")
-        print(f"wrote {out / 'partition.png'}")
+    images = data.images
+    rows = {c: np.flatnonzero(images.labels == c)[:8] for c in range(len(images.class_names))}
+    plot_samples(
+        {c: [images.images[i].transpose(1, 2, 0) for i in some] for c, some in rows.items()},
+        images.class_names,
+        out / "samples.png",
+    )
+    plot_partition({"": data.histogram()}, data.class_names, out / "partition.png")
+    for name in ("samples.png", "partition.png"):
+        print(f"wrote {out / name}")
 
 
-def _describe(path: Path | None, look: Look) -> None:
-    if path is None:
-        return
+def _describe(path: Path, class_names: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, blank(look.class_names))
+    write_json(path, blank(class_names))
     print(
         f"wrote {path}: fill in three sentences per class, each on another aspect of its "
         f"appearance, and pass text.descriptions={path}; without descriptions, use "

@@ -14,14 +14,7 @@ from fedray.base.activity import end_waiting
 from fedray.base.errors import UserError, nearest
 from fedray.base.units import size_of
 from fedray.command import Command, KnownName
-from fedray.data.downloads import (
-    NotTheFile,
-    Unreachable,
-    check_disk_space,
-    fetch,
-    fetch_hub,
-    unpack,
-)
+from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
 from fedray.data.origins import OriginFile
 from fedray.data.weights import KnownWeights, hub_cache, known_weights
@@ -90,7 +83,7 @@ def get_weights(known: KnownWeights) -> None:
         print(f"{known.name}: {known.title} is in {hub_cache()}")
         return
     _introduce(known.name, known.title, known.origin.page, known.origin.licence)
-    fetch_hub(known.origin.hub, "model", known.files, None, _say)
+    fetch_hub(known.origin.hub, "model", known.files, None)
     print(f"{known.name}: {known.title} is in {hub_cache()}, equal to the hub's checksums")
 
 
@@ -148,16 +141,13 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
     """Download and unpack all files of a set; name those that need a browser."""
     content.mkdir(exist_ok=True)
     if known.origin.hub is not None:
-        fetch_hub(known.origin.hub, "dataset", ("*.parquet",), content, _say)
+        fetch_hub(known.origin.hub, "dataset", ("*.parquet",), content)
         shutil.rmtree(content / ".cache", ignore_errors=True)
         return
     by_hand = []
-    remaining = [file for file in known.origin.files if not _mark(file, stage).exists()]
-    archives = [file.bytes or 0 for file in remaining]
-    here = sum(path.stat().st_size for path in stage.iterdir() if path.is_file())
-    needed = sum(archives) + max(archives, default=0) - here  # images hardly shrink in archives
-    check_disk_space(stage, needed, known.title)
-    for file in remaining:
+    for file in known.origin.files:
+        if _mark(file, stage).exists():
+            continue
         place = stage / file.name
         if place.is_file():
             print(f"{file.name}: found in {stage}")
@@ -166,11 +156,6 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
         except NotTheFile as error:
             by_hand.append(str(error))
             continue
-        except Unreachable as error:
-            raise Unreachable(
-                f"{error}; run fedray get {known.name} again, which goes on there, or put "
-                f"{file.name} into {stage} yourself"
-            ) from None
         if file.checksum is None:
             print(f"{file.name}: no checksum is known, so only its content is checked")
         _settle(file, place, content)
@@ -216,8 +201,6 @@ def check_set(known: KnownSet, root: Path) -> str:
     from fedray.data.sources import Source
 
     source: Source = component("data source", known.source).build()
-    if known.coop is not None:
-        source.files(root, AS_STORED)  # raises if an image of the split is missing
     listing = source.chosen(root, AS_STORED)
     images = sum(1 for _ in listing.rows)
     expected = known.images.train + known.images.validation + known.images.test

@@ -1,17 +1,14 @@
 """The building blocks of a federated learning method.
 
-algorithm.py   interface of a method, and the registry of methods
-declared.py    what a method declares: messages, further steps, hyper-parameters
+algorithm.py   interface of a method, its declarations, and the registry of methods
 training.py    local training as a template
 stacked.py     local training of several clients as one batched model
 client.py      data, model and random streams of a client step
-optimizers.py  optimisers of local training
-schedules.py   learning rate schedules over rounds
+optimizers.py  optimisers of local training, and schedules of its learning rate
 server.py      arguments of a server step, and the exchanges of a round
 payload.py     payloads: declarations and checks of their fields
 sums.py        sums over uploads
-privacy.py     clipping and noise of uploads
-gate.py        the gate that checks, counts and transforms payloads
+gate.py        the gate that checks, counts and transforms payloads; privacy
 
 The names here are those that the declaration and the steps of a method need.
 """
@@ -28,18 +25,17 @@ from fedray.core.algorithm import (
     Requires,
     StepResult,
     algorithms,
+    gift,
     is_tested_together,
     method,
     payload_of,
+    step,
     takes_equal_mean,
 )
 from fedray.core.client import Batch, Client, Samples, Setting, Skeleton, TrainingConfig, row_means
-from fedray.core.declared import gift, step
-from fedray.core.gate import Gate
-from fedray.core.optimizers import PLAIN_SGD, SGD
+from fedray.core.gate import Gate, Privacy
+from fedray.core.optimizers import PLAIN_SGD, SGD, Schedule
 from fedray.core.payload import KINDS, BadPayload, Call, Fields, Payload, sent
-from fedray.core.privacy import Privacy
-from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
 from fedray.core.sums import (
     Sums,

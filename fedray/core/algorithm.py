@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import get_annotations
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
@@ -20,8 +22,7 @@ from torch import Tensor
 from fedray.base.trees import ClientState, ServerState
 from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
-from fedray.core.declared import declare
-from fedray.core.payload import Fields, Payload
+from fedray.core.payload import Declared, Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
@@ -44,7 +45,7 @@ class Requires:
         text: whether the server has a text tower with the texts of the classes; "plain": it encodes
             them without prompts.
         head: whether models end in a classifier; else they end in their features.
-        prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
+        prompts: whether models are prompts around a frozen CLIP, made by `sized_model`.
         validation: whether clients have validation images.
         public: whether server and clients have public images (`data.public`).
         sgd: whether an update must be the sum of a round's gradients times the learning rate. The
@@ -157,7 +158,7 @@ class Algorithm:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make fields and hyper-parameters of the declarations."""
         super().__init_subclass__(**kwargs)
-        declare(cls, Algorithm)
+        _declare(cls)
         if any(step in vars(cls) for step in PREDICTING):
             cls.one_model = vars(cls).get("one_model", False)
 
@@ -292,6 +293,91 @@ class Algorithm:
         return output.logits
 
 
+# --- declarations --------------------------------------------------------------------------------
+
+
+def step(*, down: Any = None, up: Any = None) -> Callable[[Callable[..., Any]], Any]:
+    """Declare what a client step other than `client_update` receives and uploads.
+
+    Args:
+        down: the fields of its download, by name (`sent`), or those of another step.
+        up: the fields of its upload.
+    """
+
+    def declared(function: Callable[..., Any]) -> Any:
+        vars(function).update(down=down, up=up)
+        return function
+
+    return declared
+
+
+def gift(**fields: Declared) -> Any:
+    """Return a client step that receives these fields and keeps them in the client's memory."""
+
+    @step(down=fields)
+    def keep(_: Any, __: Any, state: ClientState, down: Payload) -> StepResult:
+        return None, state.with_memory(**vars(down))
+
+    vars(keep).update(is_gift=True)
+    return keep
+
+
+def _declare(cls: type[Algorithm]) -> None:
+    """Make fields of payloads and hyper-parameters of what a method and its bases declare."""
+    for way in ("down", "up"):
+        setattr(cls, f"own_{way}", vars(cls).get(way, {}))
+        fields: dict[str, Declared | None] = {}
+        for base in reversed(cls.__mro__):
+            fields |= vars(base).get(f"own_{way}", {})
+        declared = {name: field for name, field in fields.items() if field is not None}
+        if way in vars(cls) or declared != getattr(cls, way):
+            setattr(cls, way, Fields(f"{cls.__qualname__}.{way}", declared))
+        for name, function in vars(cls).items():
+            if type(own := getattr(function, way, None)) is dict:
+                setattr(function, way, Fields(f"{cls.__qualname__}.{name}.{way}", own))
+    members = {name: vars(base)[name] for base in reversed(cls.__mro__) for name in vars(base)}
+    for way, every in (("down", "downloads"), ("up", "uploads")):
+        parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
+        setattr(cls, every, tuple({of.place: of for of in filter(None, parts)}.values()))
+    cls.gifts = tuple(name for name, one in members.items() if getattr(one, "is_gift", False))
+    cls.HParams = _parameters(cls)
+
+
+def _parameters(cls: type[Algorithm]) -> type[HyperParameters]:
+    """Return the hyper-parameters of the bases and those that a method declares.
+
+    Raises:
+        TypeError: if an attribute without a type hides a hyper-parameter, or one with a type would
+            make a hyper-parameter of what all methods have.
+    """
+    found = dict.fromkeys(base.HParams for base in cls.__bases__ if issubclass(base, Algorithm))
+    models = tuple(m for m in found if not any(m is not o and issubclass(o, m) for o in found))
+    hints = {
+        name: hint
+        for name, hint in get_annotations(cls).items()
+        if name in vars(cls) and not str(hint).startswith(("ClassVar", "typing.ClassVar"))
+    }
+    inherited = {name for model in models for name in model.model_fields}
+    for name in vars(cls):
+        if hasattr(Algorithm, name) if name in hints else name in inherited:
+            raise TypeError(f"{cls.__name__}.{name}: hyper-parameters have types, nothing else has")
+    rules = {name: vars(cls)[name] for name in ("check", "switched_off") if name in vars(cls)}
+    if not hints and not rules and len(models) == 1:
+        return models[0]
+    values = {name: vars(cls)[name] for name in hints}
+    for name in hints:
+        setattr(cls, name, property(attrgetter(f"hp.{name}")))
+    named = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.HParams"}
+    kind: Any = type(models[0])
+    body = {**named, "__doc__": f"Hyper-parameters of {cls.__name__}.", "__annotations__": hints}
+    made: type[Any] = kind("HParams", models, {**body, **values, **rules})
+    made.declared_in = cls
+    return made
+
+
+# --- facts that follow ---------------------------------------------------------------------------
+
+
 def payload_of(fields: Fields, state: ServerState) -> Payload | None:
     """Return the payload of the state's entries of these names; None without fields."""
     return fields(*[state[name] for name in fields]) if fields else None
@@ -343,20 +429,16 @@ class PromptMethod(Algorithm):
     clip_model: ClassVar[type[PromptedClip]]
     """The class of the clients' models, which read the method's hyper-parameters by name."""
 
-    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Return the model of the clients, with weights that are not initialised."""
-        return self.clip_model(clip, class_names, self.hp)
-
     def size(self, client: int) -> int:
         """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""
         return 0
 
     def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
-        """Return the model of the clients of one `size`; by default `prompted_model`.
+        """Return the model of the clients of one `size`, with weights that are not initialised.
 
-        Shared tensors must have one shape; the gate refuses uploads that differ from the download.
+        Shared tensors must have one shape, because the server adds them.
         """
-        return self.prompted_model(clip, class_names)
+        return self.clip_model(clip, class_names, self.hp)
 
 
 class AuxiliaryMethod(Algorithm):

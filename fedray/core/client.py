@@ -114,13 +114,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.index)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Samples]) -> Samples:
-        """Return the images of several clients in one split, in the order of the clients."""
-        if len(parts) == 1:
-            return parts[0]
-        return replace(parts[0], index=np.concatenate([part.index for part in parts]))
-
     @property
     def labels(self) -> Tensor:
         """The labels of this split, int64 [n], or masks [n, H, W]; on the CPU."""
@@ -212,9 +205,8 @@ class Skeleton:
             ValueError: if names, shapes or dtypes are not the model's.
         """
         is_alike = isinstance(weights, Flat) and weights.layout is self.tensors.layout
-        if not is_alike and (
-            wrong := difference(weights, self.tensors)
-        ):  # which copying would cast
+        wrong = "" if is_alike else difference(weights, self.tensors)  # copying would cast
+        if wrong:
             raise ValueError(f"the weights do not fit the model: {wrong}")
         self.overwrite(weights)
         for parameter in self.parameters:
@@ -299,16 +291,14 @@ class Client:
 
     def tensors(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Return stored images [n, ...] of a split and their labels [n] or masks, on the device."""
-        group = None if self.device.type == "cpu" else self.together
-        if group is not None and (shared := group.images(self, samples)):
-            return shared[0], shared[1]
-        return samples.tensors(self.device)
+        copies = () if self.device.type == "cpu" else self._copies(samples)
+        return (copies[0], copies[1]) if copies else samples.tensors(self.device)
 
     def orders(self) -> Sequence[Tensor]:
         """Return the order of the training images [n] in each epoch, int64, on the device."""
-        group = None if self.device.type == "cpu" else self.together
-        if group is not None and (shared := group.orders(self)):
-            return shared
+        copies = () if self.device.type == "cpu" else self._copies(self.train, orders=True)
+        if copies:
+            return copies[2:]
         config, count = self.setting.training, self.train.index.size
         if config.shuffle:
             random = self.random(self.order)
@@ -316,6 +306,15 @@ class Client:
         else:
             drawn = [torch.arange(count)] * config.epochs
         return drawn if self.device.type == "cpu" else moved_to(drawn, self.device)
+
+    def _copies(self, samples: Samples, *, orders: bool = False) -> Sequence[Tensor]:
+        """Return what the group has copied of a split; () if it did not plan split or orders."""
+        if self.together is None:
+            return ()
+        plan = self.together.clients[self.id]
+        is_planned = self.setting is plan.setting and self.order == plan.order
+        is_shared = samples is plan.train and (is_planned or not orders)
+        return self.together.copies.get(self.id, ()) if is_shared else ()
 
     def note_losses(self, losses: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Note the losses of the batches of the last epoch, which have these sizes.
@@ -438,18 +437,6 @@ class Together:
         self.clients: dict[int, Client] = {}
         self.losses: list[tuple[Client, Sequence[Tensor], Sequence[int]]] = []
 
-    def images(self, client: Client, samples: Samples) -> Sequence[Tensor]:
-        """Return images and labels of a client's training split; nothing for other splits."""
-        is_train = self.clients[client.id].train is samples
-        return self._copied.get(client.id, ())[:2] if is_train else ()
-
-    def orders(self, client: Client) -> Sequence[Tensor]:
-        """Return the orders of a client's images in the planned training; none for others."""
-        plan = self.clients[client.id]
-        is_planned = client.train is plan.train and client.setting is plan.setting
-        is_planned = is_planned and client.order == plan.order
-        return self._copied.get(client.id, ())[2:] if is_planned else ()
-
     def read_losses(self) -> Iterator[Client]:
         """Read the noted losses; yield each client before its own."""
         noted, self.losses = self.losses, []
@@ -460,8 +447,8 @@ class Together:
             client.read_losses([*islice(values, len(sizes))], sizes)
 
     @cached_property
-    def _copied(self) -> dict[int, Sequence[Tensor]]:
-        """Images, labels and orders of each client; nothing if they are too large."""
+    def copies(self) -> dict[int, Sequence[Tensor]]:
+        """Training images, labels and orders of each client; nothing if they are too large."""
         if sum(client.train.stored_bytes for client in self.clients.values()) > SHARED_BYTES:
             return {}
         here = [replace(client, device=CPU, together=None) for client in self.clients.values()]

@@ -1,28 +1,40 @@
-"""The gate that checks, transforms and counts every payload.
+"""The gate that checks, transforms and counts every payload; clipping and noise of uploads.
 
-Paper: the quantiser is FedTSP's (arXiv:2503.13543, supplementary G).
+The quantiser is FedTSP's (arXiv:2503.13543, supplementary G). Differential privacy: McMahan et al.,
+"Learning Differentially Private Recurrent Language Models", ICLR 2018, arXiv:1710.06963.
+
+    FlatClip, Section 2.1 -> Privacy.clipped
+    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.release
+
+Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
+privacy: each client clips its upload and adds noise to it. Tensors that `is_covered` excludes are
+sent unchanged.
 """
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedray.base.trees import ALIGNMENT, aligned, difference, moved_to
+from fedray.base.streams import Streams
+from fedray.base.trees import ALIGNMENT, aligned, moved_to
 from fedray.core.payload import (
+    EXEMPT_KINDS,
     BadPayload,
     Call,
+    Fields,
     Kind,
     NotFinitePayload,
     Payload,
+    is_covered,
 )
-from fedray.core.privacy import Privacy, is_covered
+from fedray.core.sums import Total
 from fedray.storage.run import Traffic
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
@@ -51,8 +63,8 @@ class Gate:
         Raises:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
-        [passed], [size] = self._checked([payload], [None], 32)
-        return passed, size
+        size = self._size(payload, 32)
+        return _finite_on_cpu([payload])[0], size
 
     def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload, as `up_together` does."""
@@ -64,57 +76,32 @@ class Gate:
         """Check, clip, noise, quantise and count the uploads that these calls returned.
 
         Raises:
-            BadPayload: if an upload does not fit its declaration or its download, or is not finite,
-                without saying whose it is.
+            BadPayload: if an upload does not fit its declaration, or is not finite, without saying
+                whose it is.
         """
-        downs = [call.down for call in calls]
-        payloads, sizes = self._checked(payloads, downs, self.up_bits)
-        if self.privacy is not None or self.up_bits < 32:
-            payloads = [*map(self._transformed, payloads, calls)]
+        sizes = [self._size(payload, self.up_bits) for payload in payloads]
+        payloads, bits = _finite_on_cpu(payloads), self.up_bits
+        if self.privacy is not None:
+            payloads = [*map(self.privacy.protect, payloads, calls)]
+        if bits < 32:
+            payloads = [p.covered(lambda t: quantise(t, bits), self.statistics) for p in payloads]
         return [*zip(payloads, sizes, strict=True)]
 
-    def _checked(
-        self,
-        payloads: Sequence[Payload],
-        downs: Sequence[Payload | None],
-        bits: int,
-    ) -> tuple[Sequence[Payload], list[Traffic]]:
-        """Return payloads on the CPU, and their sizes; check each form once for all."""
-        sizes: list[Traffic] = []
-        last, sent = object(), None  # the last download, and its form
-        for payload, down in zip(payloads, downs, strict=True):
-            if down is not last:
-                last, sent = down, down and down.form()
-            form = payload.form(), sent, bits
-            if form not in self._sizes:
-                payload.check_fields(self.axes)
-                _check_like(payload, down)
-                self._sizes[form] = _count_traffic(payload.items(self.statistics), bits)
-            sizes.append(self._sizes[form])
-        return _finite_on_cpu(payloads), sizes
-
-    def _transformed(self, payload: Payload, call: Call) -> Payload:
-        """Return an upload clipped, noised and quantised."""
-        if self.privacy is not None:
-            payload = self.privacy.protect(payload, call)
-        if self.up_bits >= 32:
-            return payload
-
-        def quantised(kind: Kind, tensor: Tensor) -> Tensor:
-            return quantise(tensor, self.up_bits) if is_covered(kind, tensor) else tensor
-
-        return payload.map(quantised, self.statistics)
-
-
-def _check_like(payload: Payload, down: Payload | None) -> None:
-    """Check that fields of the same name and axes in the download have equal names and forms."""
-    sent = {} if down is None else down.fields
-    for name, own in payload.fields.items():
-        if name in sent and not own.number and sent[name].axes == own.axes:
-            place = f"{payload.fields.place}.{name}"
-            found, expected = ({place: vars(one)[name]} for one in (payload, down))
-            if wrong := difference(found, expected):
-                raise BadPayload(f"{wrong}, as in the download")
+    def _size(self, payload: Payload, bits: int) -> Traffic:
+        """Return a payload's numbers and bytes by kind; check and count each form once."""
+        form = payload.form(), bits
+        if form not in self._sizes:
+            payload.check_fields(self.axes)
+            params: dict[str, float] = {}
+            size: dict[str, float] = {}
+            for _, kind, _, value in payload.items(self.statistics):
+                numbers, occupied = 1, 4  # a plain number
+                if isinstance(value, Tensor):
+                    numbers, occupied = value.numel(), wire_bytes(kind, value, bits)
+                params[kind] = params.get(kind, 0) + numbers
+                size[kind] = size.get(kind, 0) + occupied
+            self._sizes[form] = Traffic(params, size)
+        return self._sizes[form]
 
 
 def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
@@ -145,17 +132,7 @@ def _finite_on_cpu(payloads: Sequence[Payload]) -> Sequence[Payload]:
     return payloads
 
 
-def _count_traffic(items: Iterable[tuple[str, Kind, str, Any]], bits: int) -> Traffic:
-    """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
-    params: dict[str, float] = {}
-    size: dict[str, float] = {}
-    for _, kind, _, value in items:
-        numbers, occupied = 1, 4
-        if isinstance(value, Tensor):
-            numbers, occupied = value.numel(), wire_bytes(kind, value, bits)
-        params[kind] = params.get(kind, 0) + numbers
-        size[kind] = size.get(kind, 0) + occupied
-    return Traffic(params, size)
+# --- quantisation --------------------------------------------------------------------------------
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -189,3 +166,116 @@ def quantise(tensor: Tensor, bits: int) -> Tensor:
     codes = torch.round(rows / safe).clamp(-levels, levels)
     values: Tensor = codes * step
     return values.to(tensor.dtype).reshape(tensor.shape)
+
+
+# --- privacy -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Clipping and noise of one experiment.
+
+    Attributes:
+        mode: "central", the server adds noise to the mean, or "local", each client adds noise to
+            its upload.
+        clip_norm: S, the L2 bound of a client's whole update.
+        noise_multiplier: sigma; the noise has the standard deviation sigma * S, on the sum or on
+            each upload.
+        seed: the seed of the run. A simulation is repeatable, so its noise protects nobody who
+            knows the seed; a deployment draws it elsewhere.
+        statistics: names of the models' buffers, which are sent unchanged.
+    """
+
+    mode: Literal["central", "local"]
+    clip_norm: float
+    noise_multiplier: float
+    seed: int = 0
+    statistics: Collection[str] = ()
+
+    def covers(self, sent: Fields) -> bool:
+        """Return True if some of these fields are clipped and noised."""
+        return any(o.kind not in EXEMPT_KINDS and not o.number for o in sent.values())
+
+    def protect(self, upload: Payload, call: Call) -> Payload:
+        """Return the clipped upload, with noise if privacy is local."""
+        upload = self.clipped(upload, call.down)
+        if self.mode == "central":
+            return upload
+        noise = self._noise(call.step, call.client.round, call.client.id)
+        return upload.covered(noise, self.statistics)
+
+    def clipped(self, upload: Payload, down: Payload | None) -> Payload:
+        """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
+
+        x is the upload. r is the download's tensor with the same place, kind and axes, or 0 if
+        there is none; the choice never depends on data. An update within the bound is returned
+        unchanged, bit for bit.
+
+        Raises:
+            BadPayload: if a tensor is complex.
+            NotFinitePayload: if the update's norm overflows.
+        """
+        sent = () if down is None else down.items(self.statistics)
+        origins: dict[Any, Any] = {tuple(place): value for *place, value in sent}
+        starts, updates = [], []
+        for place, kind, axes, value in upload.items(self.statistics):
+            if isinstance(value, Tensor) and value.is_complex() and kind not in EXEMPT_KINDS:
+                raise BadPayload(f"{place} is complex, which privacy does not cover; send reals")
+            if is_covered(kind, value):
+                starts.append(origins.get((place, kind, axes), torch.zeros_like(value)).to(value))
+                updates.append(value - starts[-1])
+        length = update_norm(updates)
+        if not math.isfinite(length):
+            raise NotFinitePayload(f"the update in {upload.fields.place} has norm {length}")
+        if length <= self.clip_norm:
+            return upload
+        pairs = zip(starts, updates, strict=True)
+        values = (start + update * (self.clip_norm / length) for start, update in pairs)
+        return upload.covered(lambda _: next(values), self.statistics)
+
+    def release(self, total: Total, sent: Fields, *, round_: int, step: str) -> Total:
+        """Return the sums over m uploads for the server step; unchanged if privacy is local.
+
+        With central privacy, they are the sums that m uploads of the mean with noise have: its
+        standard deviation is sigma * S / m on the covered tensors.
+        """
+        if self.mode == "local":
+            return total
+        count, noisy = len(total), self._noise(step, round_, count=len(total))
+
+        def released(tensor: Tensor) -> Tensor:
+            return noisy((tensor / count).float()).double() * count
+
+        fields = sent(*map(total.sums.get, sent)).covered(released, self.statistics)
+        return Total(total.clients, {n: vars(fields).get(n, own) for n, own in total.sums.items()})
+
+    def _noise(
+        self, step: str, round_: int, client: int = 0, count: int = 1
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function that adds noise to the tensors of a mean of `count` uploads."""
+        deviation = self.noise_multiplier * self.clip_norm / count
+        purpose = f"privacy/{self.mode}/{step}"
+        random = Streams(self.seed).numpy(purpose, round_=round_, client=client)
+
+        def noisy(tensor: Tensor) -> Tensor:
+            if deviation == 0:
+                return tensor
+            return tensor + torch.as_tensor(random.normal(0, deviation, tensor.shape)).to(tensor)
+
+        return noisy
+
+
+def update_norm(tensors: Iterable[Tensor]) -> float:
+    """Return the L2 norm of all tensors as one vector, in double precision."""
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
+    return float(torch.stack(norms).norm()) if norms else 0.0
+
+
+def exempt_fields(uploads: Iterable[Fields]) -> list[tuple[str, Kind]]:
+    """Return the place and kind of every declared field that privacy does not cover."""
+    return [
+        (f"{fields.place}.{name}", field.kind)
+        for fields in uploads
+        for name, field in fields.items()
+        if field.kind in EXEMPT_KINDS
+    ]

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NoReturn,
-    TypeAlias,
-    get_args,
-)
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from fedray.base.errors import FedrayError, NotFinite, UserError
 from fedray.base.flat import map_blocks, structure_of, tensor_blocks
-from fedray.base.trees import StateTree, describe_tensor, is_tree, leaves, map_tensors
+from fedray.base.trees import describe_tensor, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.client import Client
@@ -27,19 +20,27 @@ Kind: TypeAlias = Literal[
     "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
+"""Kinds of payload fields that are never clipped, noised or quantised."""
 
 
 class BadPayload(FedrayError):
-    """An error for a payload that does not fit its declaration, its client or the download."""
+    """An error for a payload that does not fit its declaration."""
 
 
 class NotFinitePayload(BadPayload, NotFinite):
     """An error for a payload with a number that is NaN or infinite."""
 
 
-@dataclass(frozen=True)
+def is_covered(kind: Kind, value: Any) -> bool:
+    """Return True for a floating-point tensor whose kind is not exempt."""
+    is_exempt = kind in EXEMPT_KINDS or not isinstance(value, Tensor)
+    return not is_exempt and value.is_floating_point() and value.numel() > 0
+
+
+@dataclass
 class Call:
-    """The call of a client step that returned an upload.
+    """The call of a client step.
 
     Attributes:
         step: the name of the step.
@@ -137,6 +138,27 @@ class Fields(dict[str, Declared]):
             raise TypeError(f"{self.place} has the fields {', '.join(self)}, each with one value")
         return Payload(self, {name: named[name] for name in self})
 
+    def uploaded(self, values: Any, step: str) -> Payload | None:
+        """Return the payload of what a client step returned as its upload.
+
+        Args:
+            values: a payload, or values by name; None, which `client_update` may return only
+                without fields.
+            step: the name of the step.
+
+        Raises:
+            BadPayload: if the step returned other fields.
+        """
+        if values is None and not (self and step == "client_update"):
+            return None
+        if isinstance(values, dict) and values.keys() == self.keys():
+            return Payload(self, {name: values[name] for name in self})
+        if isinstance(values, Payload) and values.fields is self:
+            return values
+        named = vars(values) if isinstance(values, Payload) else values
+        found = ", ".join(named) if isinstance(named, dict) else type(values).__name__
+        raise BadPayload(f"{step} uploads {found}, expected {', '.join(self) or 'nothing'}")
+
     def reveals(self) -> str:
         """Return what a reader of a payload learns about clients, as a phrase."""
         return "; ".join(dict.fromkeys(one.reveals for one in self.values() if one.reveals))
@@ -164,16 +186,16 @@ class Payload:
         Args:
             statistics: names of a model's buffers, which count as statistics.
         """
-        for name, field in self.fields.items():
-            for path, leaf in leaves({name: self.__dict__[name]}):
-                yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, leaf
+        for path, value in leaves(self.__dict__):
+            field = self.fields[path[0]]
+            yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, value
 
-    def map(
-        self, function: Callable[[Kind, Tensor], Tensor], statistics: Collection[str] = ()
+    def covered(
+        self, function: Callable[[Tensor], Tensor], statistics: Collection[str] = ()
     ) -> Payload:
-        """Return a payload of the same fields with `function(kind, tensor)` for every tensor."""
+        """Return a payload with the results of a function for all tensors that `is_covered`."""
         changed = (
-            function(kind, value) if isinstance(value, Tensor) else value
+            function(value) if is_covered(kind, value) else value
             for _, kind, _, value in self.items(statistics)
         )
         return Payload(self.fields, map_tensors(lambda _: next(changed), vars(self)))
@@ -202,43 +224,41 @@ class Payload:
             axes: sizes of the axes that the setting fixes, by name.
 
         Raises:
-            BadPayload: if a field does not fit its declaration; the message names the field.
+            BadPayload: if a value does not fit its declaration; the message names its place.
         """
         sizes = dict(axes)
-        for name, field in self.fields.items():
-            place, value = f"{self.fields.place}.{name}", self.__dict__[name]
-            if field.number:
-                if type(value) not in (int, field.number):  # a float may be whole
-                    _refuse(place, value, f"a number of type {field.number.__name__}")
-            elif field.axes:
-                _check_axes(place, value, field, sizes)
-            elif not is_tree(value):
-                _refuse(place, value, "a mapping of tensors")
-            else:
-                _check_tensors(place, value)
+        for path, value in leaves(self.__dict__):
+            is_named = len(path) > 1
+            if expected := _expected(self.fields[path[0]], value, sizes, is_named=is_named):
+                is_tensor = isinstance(value, Tensor)
+                form = describe_tensor(value) if is_tensor else f"of type {type(value).__name__}"
+                place = ".".join((self.fields.place, *path))
+                raise BadPayload(f"{place} is {form}, expected {expected}")
 
 
-def _refuse(place: str, value: Any, expected: str) -> NoReturn:
-    raise BadPayload(f"{place} is of type {type(value).__name__}, expected {expected}")
+def _expected(field: Declared, value: Any, sizes: dict[str, int], *, is_named: bool) -> str:
+    """Return what a field expects in place of a number or tensor that does not fit; "" if it does.
 
-
-def _check_tensors(place: str, tree: StateTree) -> None:
-    for path, value in leaves(tree, (place,)):
-        if not isinstance(value, Tensor):  # whose bytes are not counted
-            _refuse(".".join(path), value, "a tensor")
-
-
-def _check_axes(place: str, value: Any, field: Declared, sizes: dict[str, int]) -> None:
-    """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
-    if not isinstance(value, Tensor):
-        _refuse(place, value, "a tensor")
+    Args:
+        field: the declaration.
+        value: the number or tensor.
+        sizes: sizes of axes by name, to which those of new axes are added.
+        is_named: whether it is one of several by name.
+    """
+    if field.number:  # a float may be whole
+        is_number = type(value) in (int, field.number) and not is_named
+        return "" if is_number else f"a number of type {field.number.__name__}"
+    if not field.axes:
+        expected = "a tensor" if is_named else "a mapping of tensors"
+        return "" if is_named and isinstance(value, Tensor) else expected
     axes = field.axes.split()
-    expected = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
-    if expected != [*value.shape] or len(axes) != value.ndim or value.dtype != field.dtype:
-        fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
-        dtype = str(field.dtype).removeprefix("torch.")
-        form = f"{dtype} [{', '.join(axes)}] with {fixed}"
-        raise BadPayload(f"{place} is {describe_tensor(value)}, expected {form}")
+    if isinstance(value, Tensor) and not is_named:
+        shape = [sizes.setdefault(*pair) for pair in zip(axes, value.shape, strict=False)]
+        if shape == [*value.shape] and len(axes) == value.ndim and value.dtype == field.dtype:
+            return ""
+    fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+    dtype = str(field.dtype).removeprefix("torch.")
+    return f"{dtype} [{', '.join(axes)}] with {fixed}"
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:

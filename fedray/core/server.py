@@ -98,8 +98,8 @@ class Server:
             config: changes of the clients' training configuration.
         """
         skeleton = Skeleton(deepcopy(self.empty(architecture)).to(self.device))
-        about = self.round, self.setting, samples, architecture, skeleton
-        client = Client(0, *about, partial(self.initial, architecture), self.device)
+        initial, about = partial(self.initial, architecture), (self.round, self.setting, samples)
+        client = Client(0, *about, architecture, skeleton, initial, self.device)
         return client.training_on(samples, "server batches", **config)
 
 
@@ -133,12 +133,7 @@ class Exchange(ABC):
         """Call clients as `call` does, and return the sums of their uploads, as these declare."""
 
     def give(
-        self,
-        state: ServerState,
-        step: str,
-        payloads: Downlinks,
-        *,
-        version: int = 0,
+        self, state: ServerState, step: str, payloads: Downlinks, *, version: int = 0
     ) -> ServerState:
         """Send a gift to the clients that do not hold it; return the state with their versions.
 
@@ -151,18 +146,12 @@ class Exchange(ABC):
             payloads: the gift of each client that needs it, by id.
             version: the version of the gift; clients that hold another version receive this one.
         """
-        held = held_versions(state, step, self.server.setting)
-        lacking = {
-            client: payload
-            for client, payload in payloads.items()
-            if held[client] != version and client not in self.absent
-        }
-        if not lacking:
+        held = held_versions(state, step, self.server.setting).clone()
+        due = [c for c in payloads if held[c] != version and c not in self.absent]
+        if due:
+            self.call(step, {client: payloads[client] for client in due})
+        if not (due and self.replied):
             return state
-        self.call(step, lacking)
-        if not self.replied:
-            return state
-        held = held.clone()
         held[sorted(self.replied)] = version
         return {**state, "given": {**state.get("given", {}), step: held}}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import accumulate, groupby, product
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -29,7 +30,7 @@ from fedray.base.errors import UserError
 from fedray.base.flat import Flat
 from fedray.base.trees import leaves, map_tensors, moved_to
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import CPU, Batch, Client, Samples, diverged
+from fedray.core.client import CPU, Batch, Client, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
@@ -126,7 +127,8 @@ class _Stack:
     ) -> None:
         one, self._rows, self._contexts = contexts[0], rows, contexts
         self._config, self._device = one.client.setting.training, one.client.device
-        self._samples = Samples.joined([context.client.train for context in contexts])
+        index = np.concatenate([context.client.train.index for context in contexts])
+        self._samples = replace(one.client.train, index=index)
         self._stored, self._labels = self._samples.tensors(self._device)
         self._counts = [context.client.train.index.size for context in contexts]
         self._starts = torch.tensor([0, *accumulate(self._counts)], device=self._device)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedray.base.flat import map_blocks
 from fedray.base.trees import StateTree, is_tree
-from fedray.core.payload import Declared
 
 U = TypeVar("U")
 TOGETHER = 4
@@ -131,31 +130,30 @@ def combined_rows(method: Any, uploads: Sequence[Any]) -> StateTree:
         weights = torch.tensor([*map(method.weight, uploads)], dtype=torch.double)
     rows: dict[str, Any] = {"weight": weights}
     for name, declared in fields.items():
-        how = declared.combine
-        if callable(how):
-            rows[name] = doubled([how(method, upload) for upload in uploads], name)
-        elif how:
-            factors = weights if how == "mean" else None
-            rows[name] = doubled([getattr(u, name) for u in uploads], name, declared, factors)
+        if callable(combine := declared.combine):
+            rows[name] = doubled([combine(method, upload) for upload in uploads], name)
+        elif combine:
+            values = [getattr(upload, name) for upload in uploads]
+            if declared.number:
+                values = [*torch.tensor(values, dtype=torch.double)]
+            is_counted = declared.counters and not declared.axes
+            factors = weights if combine == "mean" else None
+            rows[name] = doubled(values, name, factors, counters=is_counted)
     return rows
 
 
 def doubled(
-    values: Sequence[Any],
-    name: str,
-    declared: Declared | None = None,
-    factors: Tensor | None = None,
+    values: Sequence[Any], name: str, factors: Tensor | None = None, *, counters: bool = False
 ) -> Any:
     """Return values as rows in double precision, times factors if there are any.
 
-    Double precision keeps sums exact to the last digit of a float32. Counters stay integers; their
-    sum is the maximum.
+    Double precision keeps sums exact to the last digit of a float32.
 
     Args:
-        values: a tensor or a tree of tensors of each client; or numbers, as declared.
+        values: a tensor or a tree of tensors of each client.
         name: the name of the field.
-        declared: the field's declaration, unless a function made the values.
         factors: a factor of each client.
+        counters: whether integers are counters, which stay integers; their sum is the maximum.
     """
 
     def stacked(*same: Tensor) -> Tensor:
@@ -163,15 +161,13 @@ def doubled(
         if rows.is_floating_point():
             rows = rows.double()
             return rows if factors is None else rows.mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
-        if declared is not None and declared.counters and not declared.axes:
+        if counters:
             return rows
         raise TypeError(
             f"'{name}' has no sum: combine adds {rows.dtype}, expected floating-point numbers (of "
             "integers, only counters of a model are combined)"
         )
 
-    if declared is not None and declared.number:
-        values = torch.tensor(values, dtype=torch.double).unbind()
     return map_blocks(stacked, *values)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, final
@@ -190,12 +190,10 @@ def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     return sizes
 
 
-NOTHING: AbstractContextManager[None] = nullcontext()
-
-
+@contextmanager
 def only_trainable(
     model: Classifier, trainable: Collection[str] | None, extra: Collection[Tensor] = ()
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """Put a model into training mode; only its parameters in `trainable`, and `extra`, learn.
 
     Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
@@ -204,17 +202,9 @@ def only_trainable(
     modules, frozen = modules_of(model)
     if not (model.training and all([module.training for module in modules])):  # noqa: C419
         model.train()  # takes longer than to look
-    is_whole = trainable is None and not frozen and not extra
-    return NOTHING if is_whole else _only(model, trainable, frozen, extra)
-
-
-@contextmanager
-def _only(
-    model: Classifier,
-    trainable: Collection[str] | None,
-    frozen: Collection[str],
-    extra: Collection[Tensor],
-) -> Iterator[None]:
+    if trainable is None and not frozen and not extra:
+        yield
+        return
     parameters = dict(model.named_parameters())
     names = parameters.keys() - frozen
     learning = names if trainable is None else names.intersection(trainable)

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedray.data.folders import status_of
 from fedray.data.imageset import Domains, ImageSet
-from fedray.data.layout import check_regular
 from fedray.storage.cache import Arrays, content_key
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
@@ -37,7 +37,7 @@ def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
 
     entries = []
     for path in sorted(files):
-        status = check_regular(path)
+        status = status_of(path)
         name = path.relative_to(root).as_posix()
         entries.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
     return content_key(_FORMAT, PIL.__version__, options, entries)
@@ -56,7 +56,6 @@ def save_images(images: ImageSet, making: Arrays) -> None:
         "class_names": images.class_names,
         "domains": None if images.domains is None else images.domains.names,
         "sha256": images.sha256,
-        "notes": images.notes,
     }
 
 
@@ -73,5 +72,4 @@ def image_set(saved: Arrays) -> ImageSet:
         domains=None if names is None else Domains(tuple(names), arrays["domains"]),
         masks=arrays.get("masks"),
         sha256=content["sha256"],
-        notes=tuple(content["notes"]),
     )

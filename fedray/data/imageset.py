@@ -53,7 +53,7 @@ class ImageSet:
         masks: uint8 [n, H, W], every pixel's class for dense prediction; None if the source has no
             masks. Class 0 is the background, and `labels` are the `dominant_classes`.
         sha256: hash of pixels, labels, names, splits and masks; computed if empty.
-        notes: remarks on how the images were decoded, one sentence each; not part of the hash.
+        about: what was read and what was not, in one line; not part of the hash.
 
     Raises:
         ValueError: if shapes, types or label values are inconsistent.
@@ -67,7 +67,7 @@ class ImageSet:
     domains: Domains | None = None
     masks: NDArray[np.uint8] | None = None
     sha256: str = ""
-    notes: tuple[str, ...] = ()
+    about: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.labels)

@@ -91,7 +91,7 @@ def plot_samples(
         for number, ax in enumerate(row):
             ax.set_axis_off()
             if number < len(samples.get(label, ())):
-                ax.imshow(samples[label][number], interpolation="nearest")
+                ax.imshow(samples[label][number], interpolation="nearest", cmap="gray")
         name = literal(class_names[label])
         row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
     save(figure, path, format="png", metadata={"Software": None})

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Discriminator, Tag
 
 from fedray.base.errors import UserError
+from fedray.data.folders import composed
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.layout import composed
 from fedray.storage.files import read_text
 from fedray.storage.json_files import read_typed
 

@@ -246,13 +246,6 @@ def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
     return data if other is None else replace(data, public=other)
 
 
-def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Partition images that are already read, without masks and public images of other sources."""
-    data = _partition(experiment, images)
-    check_data(experiment, data)
-    return data
-
-
 def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
     """Return the plug-ins' hashes, part of cache keys because plug-ins give names their meaning."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.core import SGD, Algorithm, AuxiliaryMethod, Schedule, algorithms
+from fedray.core import SGD, Algorithm, Schedule, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
 from fedray.data.partitions import more_per_client
 from fedray.evaluation.metrics import check_domains
-from fedray.models import Pixels, assign_architectures, build, check_pretrained, is_dense
+from fedray.models import assign_architectures, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy
 
 
@@ -45,37 +43,35 @@ def _wrong_method(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
         )
     if method.requires.public and e.data.public.name == "none":
         yield (
-            f"{method.name} needs public images, but data.public=none; set data.public=share, a "
-            "share of the training images, or data.public=source, another source"
+            f"{method.name} needs public images, but data.public=none; set data.public=share or "
+            "data.public=source"
         )
-    stacked, reason = f"stacked={e.stacked}", refusal(method) if e.stacked > 1 else ""
-    if reason:
-        yield f"{stacked}: {method.name} cannot be stacked: {reason}; set stacked=1"
+    if e.stacked == 1:
+        return
+    if reason := refusal(method):
+        yield f"stacked={e.stacked}: {method.name} cannot be stacked: {reason}; set stacked=1"
     precisions = {"precision": e.precision}
     if method.requires.prompts:
         precisions["model.clip_precision"] = e.model.clip_precision
     for key, precision in precisions.items():
-        if e.stacked > 1 and precision != "float32":
-            yield (
-                f"{stacked} supports float32 only, but {key}={precision}; set stacked=1 or "
-                f"{key}=float32"
-            )
+        if precision != "float32":
+            yield f"{key}={precision} cannot be stacked; set stacked=1 or {key}=float32"
 
 
 def _wrong_models(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
     """Yield why the models of `model.group` do not fit, if they predict every pixel."""
-    group = e.model.group
-    if is_dense(group) and not method.dense:
+    if not is_dense(e.model.group):
+        return
+    if not method.dense:
         dense = " or ".join(entry.name for entry in algorithms.entries() if entry.dense)
         yield (
-            f"model.group={group} predicts every pixel, but algorithm={method.name} is defined for "
-            f"one label per image; choose algorithm={dense}, or a model.group that classifies "
-            "whole images"
+            f"model.group={e.model.group} predicts every pixel, but algorithm={method.name} is "
+            f"defined for one label per image; choose algorithm={dense}, or another model.group"
         )
-    if is_dense(group) and e.data.augment.name != "none":
+    if e.data.augment.name != "none":
         yield (
             f"data.augment={e.data.augment.name} transforms images but not their masks, the "
-            f"labels of model.group={group}; set data.augment=none"
+            f"labels of model.group={e.model.group}; set data.augment=none"
         )
 
 
@@ -85,25 +81,17 @@ def _wrong_training(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
     warmup, final = schedule.params.warmup_rounds, getattr(schedule.params, "final_lr", 0.0)
     if warmup >= e.rounds:
         yield (
-            f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={e.lr:g}; lower "
-            f"lr_schedule.warmup_rounds or raise rounds={e.rounds}"
+            f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={e.lr:g}; lower it or raise "
+            f"rounds={e.rounds}"
         )
     if final > e.lr:
-        yield (
-            f"lr_schedule.final_lr={final:g} is above lr={e.lr:g}, the initial rate; "
-            "lower lr_schedule.final_lr or raise lr"
-        )
-    if not method.requires.sgd:
-        return
+        yield f"lr_schedule.final_lr={final:g} is above lr={e.lr:g}; lower it or raise lr"
     assumed = f"{method.name} treats an update as a sum of gradients"
-    if not isinstance(e.optimizer.build(), SGD):
+    if method.requires.sgd and not isinstance(e.optimizer.build(), SGD):
+        yield f"{assumed}, but optimizer={e.optimizer.name} scales them; set optimizer=sgd"
+    if method.requires.sgd and e.clip_grad_norm is not None:
         yield (
-            f"{assumed}, which does not hold with optimizer={e.optimizer.name}; set optimizer=sgd"
-        )
-    if e.clip_grad_norm is not None:
-        yield (
-            f"{assumed}, but clip_grad_norm={e.clip_grad_norm:g} scales gradients down; remove "
-            "clip_grad_norm"
+            f"{assumed}, but clip_grad_norm={e.clip_grad_norm:g} scales them; remove clip_grad_norm"
         )
 
 
@@ -112,7 +100,7 @@ def check_data(experiment: Experiment, data: FederatedData) -> None:
     if data.images.domains is not None:
         check_domains(data.images.domains.names)
     method = algorithms.get(experiment.algorithm.name)
-    for refused in (_too_few, _no_validation, _single_images):
+    for refused in (_too_few, _no_validation):
         for sentence in refused(experiment, method, data):
             raise UserError(sentence)
 
@@ -172,45 +160,3 @@ def _no_validation(e: Experiment, method: type[Algorithm], data: FederatedData) 
             f"client {client} has no validation image, and {method.name}'s clients each need one; "
             f"raise data.validation_fraction, or {more_per_client(e.data.partition.build())}"
         )
-
-
-def _single_images(e: Experiment, method: type[Algorithm], data: FederatedData) -> Iterator[str]:
-    """Yield which client trains on one image, if its network's batch normalisation needs two."""
-    if method.requires.prompts:
-        return
-    architectures = assign_architectures(e.model.group, e.data.clients)
-    auxiliary = architectures[:1] if issubclass(method, AuxiliaryMethod) else ()
-    first: dict[str, tuple[int, int]] = {}
-    for client, indices in (part for _, phase in data.phases for part in enumerate(phase.train)):
-        if len(indices) == 1 or e.batch_size == 1:
-            for architecture in (architectures[client], *auxiliary):
-                first.setdefault(architecture, (client, len(indices)))
-    for architecture, (client, images) in first.items():
-        if not _trains_on_one(architecture, data.images.shape, e.model.projector):
-            more = more_per_client(e.data.partition.build())
-            yield (
-                f"client {client} trains on batches of one image, but {architecture} (of "
-                f"model.group={e.model.group}) has batch normalisation, which needs two; "
-                f"{more if images == 1 else 'set batch_size=2 or more'}"
-            )
-
-
-def _trains_on_one(architecture: str, shape: tuple[int, int, int], hidden: int | None) -> bool:
-    """Return True if a network with a projector of a hidden width can train on one image."""
-    channels, height, width = shape
-    model = build(
-        architecture,
-        channels=channels,
-        image_size=height,
-        num_classes=0,
-        feature_dim=hidden or 1,
-        hidden=hidden,
-    )
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
-        try:
-            model.train()(Pixels.of(torch.zeros(1, channels, height, width)))
-        except ValueError:  # "Expected more than 1 value per channel when training"
-            return False
-        except RuntimeError:  # oblong images, which the first step reports
-            return True
-    return True

@@ -9,7 +9,6 @@ raises a `Violation` with the first number that differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,12 +26,11 @@ from fedray.core.client import named_tensors
 from fedray.core.stacked import refusal
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cluster import connect
-from fedray.runtime.draws import CHEAP, Scope, draw, required
+from fedray.runtime.draws import CHEAP, Scope, check_relation, draw, relations_of, required
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 from fedray.runtime.traces import (
@@ -57,7 +55,8 @@ A ReLU or a batch norm enlarges what rounding changes: to 1.1e-4 on processors w
 """
 SEEDS = (1, 2)
 """Seeds of the global random generators in the first and second run of a comparison."""
-
+DRAWN = (1, 2, 3)
+"""Seeds of the drawn experiments whose relations are checked."""
 SMALL: Tree = {
     "rounds": 2,
     "local_epochs": 1,
@@ -75,11 +74,6 @@ SMALL: Tree = {
     "report": {"select": "test"},
 }
 """Three clients, two per round; all of them get new images before the last round."""
-DRAWN = (1, 2, 3)
-"""Seeds of the drawn experiments whose relations are checked."""
-
-
-# --- the experiment ------------------------------------------------------------------------------
 
 
 def small_experiment(
@@ -109,29 +103,24 @@ def small_experiment(
 class Subject:
     """An experiment under check.
 
-    Args:
+    Attributes:
         experiment: a small one.
+        assembly: the parts of its first run.
+        executor: that of its first run, in this process.
+        method: the class of its method.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self.executor = serial(Assembly(experiment))
+        self.assembly = Assembly(experiment)
+        self.executor = serial(self.assembly)
+        self.method = core.algorithms.get(experiment.algorithm.name)
 
     @cached_property
     def first(self) -> list[Trace]:
         """Run the experiment in this process; return the trace of each round."""
-        with _global_seed(SEEDS[0]):
+        with Isolation(CPU).step(SEEDS[0]):
             return trace(self.assembly, lambda _: self.executor)
-
-    @property
-    def assembly(self) -> Assembly:
-        """Return the parts of the first run."""
-        return self.executor._assembly
-
-    @property
-    def method(self) -> type[core.Algorithm]:
-        """Return the class of the experiment's method."""
-        return core.algorithms.get(self.experiment.algorithm.name)
 
 
 def check_equal(
@@ -144,7 +133,7 @@ def check_equal(
 ) -> None:
     """Compare with a run on another executor, from another global seed or on another device."""
     expected = subject.first
-    with _global_seed(seed):
+    with Isolation(CPU).step(seed):
         found = trace(Assembly(subject.experiment), make_executor, device)
     compare_traces(expected, found, tolerance)
 
@@ -153,9 +142,8 @@ def check_attributes(subject: Subject) -> None:
     """Compare the method's attributes after the first run with those of a new object."""
     _ = subject.first
     new, used = (_attributes(a) for a in (Assembly(subject.experiment), subject.assembly))
-    for name in sorted({*new, *used}):
-        if new.get(name) != used.get(name):
-            raise Violation(f"a step changed {subject.method.__name__}.{name}")
+    for name, _ in sorted(new.items() ^ used.items()):
+        raise Violation(f"a step changed {subject.method.__name__}.{name}")
 
 
 def _attributes(assembly: Assembly) -> dict[str, bytes]:
@@ -176,7 +164,7 @@ def check_models(subject: Subject) -> None:
             {name: tensor.data_ptr() for name, tensor in tensors.items()}
             for tensors in (named_tensors(skeleton.model), skeleton.tensors)
         )
-        for name in sorted({name for name, _ in found.items() ^ loaded.items()}):
+        for name, _ in sorted(found.items() ^ loaded.items()):
             raise Violation(
                 f"a step added, removed or replaced its model's tensor '{name}'; copy values into "
                 "it: tensor.data.copy_(values)"
@@ -209,10 +197,10 @@ def check_resume(subject: Subject) -> None:
     compare_traces(subject.first, traces)
 
 
-def check_stacked(subject: Subject, clients: int = 2, tolerance: float = STACKING) -> None:
-    """Compare with a run that trains so many clients together."""
-    stacked = subject.experiment.model_copy(update={"stacked": clients})
-    compare_traces(subject.first, trace(Assembly(stacked), serial), tolerance)
+def check_stacked(subject: Subject) -> None:
+    """Compare with a run that trains two clients together."""
+    stacked = subject.experiment.model_copy(update={"stacked": 2})
+    compare_traces(subject.first, trace(Assembly(stacked), serial), STACKING)
 
 
 def check_drawn(subject: Subject) -> None:
@@ -231,10 +219,6 @@ def check_drawn(subject: Subject) -> None:
                 check_relation(first, relation, other)
             except Violation as error:
                 raise Violation(f"seed {seed}, {relation.name}: {error}") from None
-
-
-def _global_seed(seed: int) -> AbstractContextManager[None]:
-    return Isolation(CPU).step(seed)
 
 
 class Workers:
@@ -285,24 +269,19 @@ LAWS = (
         lambda s, _: check_equal(s, partial(OneByOne, device=CPU)),
     ),
     Law(
-        "relations",
-        "drawn experiments, with keys that change nothing",
-        lambda s, _: check_drawn(s),
+        "relations", "drawn experiments, with keys that change nothing", lambda s, _: check_drawn(s)
     ),
     Law("stacked", "two clients trained together, to 1e-3", lambda s, _: check_stacked(s)),
 )
 
 
-def laws_of(method: type[core.Algorithm]) -> list[Law]:
-    """Return the laws that a method must obey, in the order of `fedray check`."""
-    exempt = {"one model": not method.one_model, "stacked": bool(refusal(method))}
-    return [law for law in LAWS if not exempt.get(law.name)]
-
-
 def verdicts(experiment: Experiment, workers: Workers) -> Iterator[tuple[Law, str]]:
     """Yield each law with the first difference, "" if it holds; end if the first run fails."""
     subject = Subject(experiment)
-    for law in laws_of(subject.method):
+    exempt = {"one model": not subject.method.one_model, "stacked": bool(refusal(subject.method))}
+    for law in LAWS:
+        if exempt.get(law.name):
+            continue
         difference = ""
         try:
             law.check(subject, workers)

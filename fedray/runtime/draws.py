@@ -3,15 +3,19 @@
 `draw` chooses keys and values from the schema itself: bounds, choices, registries, and a table of
 interesting values. It repeats the draw until the experiment resolves, so that the project's own
 checks are the only rules about what fits together.
+
+`RELATIONS` are changes of an experiment's keys that change no number, or only some. Each holds for
+every method, also for one of a plug-in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -22,11 +26,13 @@ from fedray import core
 from fedray.base.errors import UserError, one_line
 from fedray.config import Chosen, Experiment, Frozen, Tree
 from fedray.config.files import merge, override
+from fedray.core.optimizers import AdamParams
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import Plugin, use
 from fedray.registry import parameters_of, registry
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
+from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 DIGITS: Tree = {"source": "digits"}
 SMALL_CLIP: Tree = {"source": "digits", "image_size": 32}
@@ -158,7 +164,7 @@ class Drawn:
     tree: Tree
     chosen: Sequence[str]
     experiment: Experiment
-    refusals: Sequence[str] = field(default=())
+    refusals: Sequence[str] = ()
 
 
 def draw(seed: int, scope: Scope | None = None) -> Drawn:
@@ -241,11 +247,6 @@ def required(method: type[core.Algorithm]) -> Tree:
     return tree
 
 
-def copied(tree: Mapping[str, Any]) -> Tree:
-    """Return a deep copy of a tree's mappings."""
-    return {k: copied(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
-
-
 def schema_keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield the dotted keys of a typed model and their fields."""
     for name, info in model.model_fields.items():
@@ -253,14 +254,6 @@ def schema_keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, F
             yield from schema_keys(info.annotation, f"{section}{name}.")
         else:
             yield f"{section}{name}", info
-
-
-def unset_key(tree: Tree, key: str) -> None:
-    """Remove a dotted key of a tree, if it is there."""
-    *above, last = key.split(".")
-    for name in above:
-        tree = tree.get(name, {})
-    tree.pop(last, None)
 
 
 def _is_left_out(key: str) -> bool:
@@ -326,10 +319,103 @@ def _values(annotation: Any, bounds: Sequence[Any]) -> Iterator[Any]:
 
 def _is_within(value: Any, bounds: Iterable[Any]) -> bool:
     """Return True if a value is no number, or within the bounds of a field."""
-    if not isinstance(value, int | float):
-        return True
-    for name, is_inside in BOUNDS.items():
-        limits = [getattr(bound, name) for bound in bounds if hasattr(bound, name)]
-        if not all(is_inside(value, limit) for limit in limits):
-            return False
-    return True
+    limits = [(is_inside, getattr(b, n, None)) for b in bounds for n, is_inside in BOUNDS.items()]
+    is_number = isinstance(value, int | float)
+    return not is_number or all(of(value, limit) for of, limit in limits if limit is not None)
+
+
+# --- relations -----------------------------------------------------------------------------------
+
+
+class Relation(NamedTuple):
+    """A change of keys, and what it must leave alone.
+
+    Attributes:
+        name: what is compared with the experiment.
+        change: returns the keys to set; {} if the relation does not apply.
+        compares: "all": every number and state; "shared": states, traffic, and the metrics that
+            both runs have; "last": the same of the last round alone.
+        tolerance: relative and absolute; with 0, numbers are equal bit for bit.
+    """
+
+    name: str
+    change: Callable[[Experiment], Mapping[str, Any]]
+    compares: str = "all"
+    tolerance: float = 0.0
+
+
+def _early_join(e: Experiment) -> Mapping[str, Any]:
+    method = core.algorithms.get(e.algorithm.name)
+    begins = method.give is not core.Algorithm.give or method.prepare is not core.Algorithm.prepare
+    if begins or e.join.clients or e.data.clients < 2:
+        return {}  # round 0 of a method with gifts is without the client
+    return {"join.clients": 1, "join.round": 1}
+
+
+ONE_CLIP = {"privacy.mode": "local", "privacy.clip_norm": 1e30, "privacy.noise_multiplier": 0.0}
+LATE_MILESTONE = {"lr_schedule": {"name": "steps", "milestones": [90_000]}}
+UNDECAYED = {"optimizer": {"name": "adamw", "weight_decay": 0.0}}
+RELATIONS: Sequence[Relation] = (
+    Relation(
+        "more is measured",
+        lambda e: {"evaluation.top_k": 2, "evaluation.global_test": not e.evaluation.global_test},
+        "shared",
+    ),
+    Relation(
+        "only the last round is tested", lambda e: {"eval_every": 0} if e.eval_every else {}, "last"
+    ),
+    Relation(
+        "no fine-tuning", lambda e: {"finetune_epochs": 0} if e.finetune_epochs else {}, "shared"
+    ),
+    Relation("a norm that clips no update", lambda e: ONE_CLIP if e.privacy.mode == "none" else {}),
+    Relation(
+        "a norm that clips no gradient",
+        lambda e: {"clip_grad_norm": 1e30} if e.clip_grad_norm is None else {},
+        "all",
+        1e-4,
+    ),
+    Relation(
+        "clients that could drop out", lambda e: {} if e.faults.drop else {"faults.drop": 1e-12}
+    ),
+    Relation("a client that joins in round 1", _early_join, "last"),
+    Relation(
+        "a learning rate that falls after the run",
+        lambda e: {} if e.lr_schedule.build().changes else LATE_MILESTONE,
+        "shared",
+    ),
+    Relation(
+        "other resources",
+        lambda e: {"workers": e.workers + 1, "checkpoint_every": 3, "keep.models": "none"},
+    ),
+    Relation(
+        "AdamW without decay", lambda e: UNDECAYED if e.optimizer.params == AdamParams() else {}
+    ),
+)
+
+
+def check_relation(first: Sequence[Trace], relation: Relation, other: Experiment) -> None:
+    """Raise a `Violation` with the first number that differs in a run of a changed experiment."""
+    rounds = {one.round for one in first}
+    second = [one for one in trace(Assembly(other), serial) if one.round in rounds]
+    if relation.compares == "last":
+        first, second = first[-1:], second[-1:]
+    compare_traces(first, second, relation.tolerance, shared=relation.compares != "all")
+
+
+def relations_of(
+    drawn: Drawn, scope: Scope, seed: int, count: int
+) -> Iterator[tuple[Relation, Experiment]]:
+    """Yield up to `count` relations that apply to an experiment, in random order.
+
+    Those whose changed experiment is refused do not apply.
+    """
+    for number in np.random.default_rng(seed).permutation(len(RELATIONS)):
+        relation, other = RELATIONS[number], None
+        values = relation.change(drawn.experiment)
+        with suppress(UserError):
+            other = accepted(override(drawn.tree, values.items()), scope) if values else None
+        if other is not None:
+            yield relation, other
+            count -= 1
+        if not count:
+            return

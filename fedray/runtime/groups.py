@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, groupby, islice
 from typing import Any
 
 from fedray import core
 from fedray.base.counts import Tally, counted
-from fedray.base.flat import tensor_blocks
+from fedray.base.flat import moved_trees, tensor_blocks
 from fedray.base.trees import StateTree
-from fedray.core.client import Together
+from fedray.core.client import CPU, Together
 from fedray.evaluation.answers import Counts
 from fedray.evaluation.splits import splits_of
 from fedray.evaluation.testing import run_test
-from fedray.federation import NO_TRAFFIC, Reply, Task
-from fedray.runtime.contexts import Member, StepContexts, Stepped, on_cpu
-from fedray.runtime.isolation import generators
+from fedray.federation import Reply, Task
+from fedray.runtime.contexts import Member, Step, StepContexts
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
-from fedray.storage.run import Traffic
 from fedray.storage.state_files import Written
 
 MEMORY = 512 * 2**20
@@ -55,38 +52,30 @@ class GroupRunner(StepContexts):
             UserError: if the user can correct the cause, for example if memory runs out.
             OSError: if the disk is full.
         """
-        stepped: list[Stepped] = []
+        steps: list[Step] = []
         shared = self.together(round_, members)
         with shared as together, self.isolation.group(), counted() as tally:
             try:
                 if is_stacked(self.assembly, name):
-                    stepped.extend(stacked_steps(self, round_, members, tally, together))
+                    steps.extend(stacked_steps(self, members, together.clients, tally))
                 else:
-                    stepped.extend(self._steps(name, round_, members, tally, together))
+                    steps.extend(self._steps(name, members, together.clients, tally))
             except Exception:
-                self._read_losses(name, round_, together)
-                self._passed(stepped)  # an earlier client's loss or upload may be wrong, too
+                self._read_losses(name, together)
+                self._passed(steps)  # an earlier client's loss or upload may be wrong, too
                 raise
-            self._read_losses(name, round_, together)
-        passed = self._passed(stepped)
-        states = on_cpu([step.state for step in stepped])
+            self._read_losses(name, together)
+        self._passed(steps)
+        new = [step for step in steps if step.after is not None and step.after is not step.before]
+        trees = moved_trees([vars(step.after) for step in new], CPU)
+        for step, tree in zip(new, trees, strict=True):
+            step.after = core.ClientState(**tree)
         if sums is not None:
-            self._add(sums, [m.client for m in members], [upload for upload, _ in passed])
-            passed = [(None, traffic) for _, traffic in passed]
-        return [
-            (
-                Reply(
-                    upload,
-                    traffic,
-                    train_loss=losses[-1] if (losses := step.call.client.train_losses) else None,
-                    reports=step.call.client.reports,
-                    seconds=step.seconds,
-                    work=step.work,
-                ),
-                state,
-            )
-            for step, (upload, traffic), state in zip(stepped, passed, states, strict=True)
-        ]
+            self._add(sums, steps)
+        for step in steps:
+            losses = step.client.train_losses
+            step.reply.train_loss = losses[-1] if losses else None
+        return [(step.reply, step.after) for step in steps]
 
     def run_blocks(
         self,
@@ -135,69 +124,65 @@ class GroupRunner(StepContexts):
     def _steps(
         self,
         name: str,
-        round_: int,
         members: Sequence[Member],
+        clients: Mapping[int, core.Client],
         tally: Tally,
-        together: Together,
-    ) -> Iterator[Stepped]:
+    ) -> Iterator[Step]:
         """Run the clients' steps one after the other, in a group's isolation."""
-        method_step = self.method_step(name)
-        for client, state, down in members:
+        algorithm = self.assembly.algorithm
+        run, fields = getattr(algorithm, name.partition("/")[0]), algorithm.sent_by(name)
+        for member in members:
+            context, start = clients[member.client], time.perf_counter()
             try:
-                context = together.clients[client]
-                start = time.perf_counter()
-                self.isolation.seed(self.seed(name, client, round_))
-                call = core.Call(name, context, down)
-                given = self.given(context, state, down)
-                upload, next_state = method_step(context, given.state, given.down)
-                work, seconds = tally.take(), time.perf_counter() - start
-                yield self.stepped(call, upload, next_state, given, work, seconds)
+                self.isolation.seed(self.seed(name, context.id, context.round))
+                step = self.step(name, context, member)
+                returned = run(context, step.state, step.received)
+                step.reply.work, step.reply.seconds = tally.take(), time.perf_counter() - start
+                step.keep(fields, *returned)
+                yield step
             except (Exception, SystemExit) as error:
-                raise self.blame(error, name, round_, client) from None
+                raise self.blame(error, name, context.round, context.id) from None
 
-    def _read_losses(self, name: str, round_: int, together: Together) -> None:
+    def _read_losses(self, name: str, together: Together) -> None:
         """Read the losses that clients have noted."""
-        client = -1
+        client = next(iter(together.clients.values()))
         try:
             for one in together.read_losses():
-                client = one.id
+                client = one
         except FloatingPointError as error:
-            raise self.blame(error, name, round_, client) from None
+            raise self.blame(error, name, client.round, client.id) from None
 
-    def _passed(self, stepped: Sequence[Stepped]) -> list[tuple[core.Payload | None, Traffic]]:
+    def _passed(self, steps: Sequence[Step]) -> None:
         """Pass the uploads of a group through the gate, together if all are right."""
-        gate = self.assembly.gate
-        uploads = [step.upload for step in stepped if step.upload is not None]
-        calls = [step.call for step in stepped if step.upload is not None]
-        passed: list[tuple[core.Payload, Traffic]] = []
+        gate, sent = self.assembly.gate, [step for step in steps if step.reply.uplink is not None]
+        uploads = [step.reply.uplink for step in steps if step.reply.uplink is not None]
         try:
-            passed = gate.up_together(uploads, calls)
-        except Exception:  # find out whose it is
-            for upload, call in zip(uploads, calls, strict=True):
-                with self.blamed(call.step, call.client.round, call.client.id):
-                    passed.append(gate.up(upload, call))
-        if len(passed) == len(stepped):
-            return [*passed]
-        remaining = iter(passed)
-        return [(None, NO_TRAFFIC) if s.upload is None else next(remaining) for s in stepped]
+            passed = gate.up_together(uploads, sent)
+        except Exception:
+            for upload, step in zip(uploads, sent, strict=True):  # find out whose it is
+                try:
+                    gate.up(upload, step)
+                except (Exception, SystemExit) as error:
+                    client = step.client
+                    raise self.blame(error, step.step, client.round, client.id) from None
+            raise
+        for step, (upload, size) in zip(sent, passed, strict=True):
+            step.reply.uplink, step.reply.traffic = upload, size
 
-    def _add(
-        self,
-        sums: core.Sums,
-        clients: Sequence[int],
-        uploads: Sequence[core.Payload | None],
-    ) -> None:
-        """Add a group's uploads to sums."""
-        combined_rows = partial(core.combined_rows, self.assembly.algorithm)
-        sent = [upload for upload in uploads if upload is not None]
-        if len(sent) == len(uploads):
-            sums.add_rows(clients, combined_rows(sent))
-            return
-        for client, upload in zip(clients, uploads, strict=True):
-            if upload is None:
-                sums.add(core.Total())
+    def _add(self, sums: core.Sums, steps: Sequence[Step]) -> None:
+        """Add a group's uploads to sums, and take them out of the replies."""
+        everyone = None not in [step.reply.uplink for step in steps]
+        for part in [steps] if everyone else [[step] for step in steps]:
+            uploads = [step.reply.uplink for step in part if step.reply.uplink is not None]
+            if uploads:
+                rows = core.combined_rows(self.assembly.algorithm, uploads)
+                sums.add_rows([step.client.id for step in part], rows)
             else:
-                sums.add_rows([client], combined_rows([upload]))
+                sums.add(core.Total())
+        for step in steps:
+            step.reply.uplink = None
+
+    # --- tests -----------------------------------------------------------------------------------
 
     def test(
         self,
@@ -239,27 +224,18 @@ class GroupRunner(StepContexts):
     def _test(
         self, name: str, round_: int, groups: Sequence[Sequence[int]], first: Member
     ) -> list[Counts]:
-        """Test a model that groups of clients share.
-
-        If a test fails, or draws from the global generators, which each client seeds differently,
-        each client is tested alone.
-        """
-        clients = [*chain.from_iterable(groups)]
-        is_shared = len(clients) > 1
+        """Test a model that groups of clients share; after a failure, each alone, to name one."""
+        clients, algorithm = [*chain.from_iterable(groups)], self.assembly.algorithm
         try:
             context = self.client(first.client, round_)
             splits = splits_of(self.assembly.data.at(round_), groups, self.samples)
             with self.isolation.step(self.seed(name, first.client)):
-                before = generators(self.device) if is_shared else None
-                given = self.given(context, first.state, first.down)
-                counts = run_test(
-                    name, self.assembly.algorithm, context, given.state, given.down, splits
-                )
-                given.check()
-                if before is None or generators(self.device) == before:
-                    return [counts]
+                step = self.step(name, context, first)
+                counts = run_test(name, algorithm, context, step.state, step.received, splits)
+                step.check()
+            return [counts]
         except (Exception, SystemExit) as error:
-            if not is_shared:
+            if len(clients) == 1:
                 raise self.blame(error, name, round_, first.client) from None
         alone = [first._replace(client=client) for client in clients]
         return [part for one in alone for part in self._test(name, round_, [[one.client]], one)]

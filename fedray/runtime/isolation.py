@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.random import mtrand
 
 from fedray.base.counts import stop_counting
 from fedray.base.flat import tensor_blocks
@@ -88,14 +87,11 @@ class Isolation:
         self._device = device
         self._module = module_of(device)
         self._flags = read_flags()
-        self._unused: list[np.random.MT19937] = []  # a step inside a step needs its own
 
     @contextmanager
     def group(self) -> Iterator[None]:
         """Restore flags and global generators at the end of several steps."""
-        python, numpy = random.getstate(), mtrand.get_bit_generator()
-        own_numpy = self._unused.pop() if self._unused else np.random.MT19937()
-        mtrand.set_bit_generator(own_numpy)  # swapping is faster than copying the state
+        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         before = torch_states(self._device)
         try:
             yield
@@ -105,8 +101,7 @@ class Isolation:
                 self._module.set_rng_state(before[1])
             set_flags(self._flags)
             random.setstate(python)
-            mtrand.set_bit_generator(numpy)
-            self._unused.append(own_numpy)
+            np.random.set_state(numpy)  # noqa: NPY002
 
     def seed(self, seed: int) -> None:
         """Seed the global generators, which layers such as dropout use, within a `group`."""
@@ -122,14 +117,6 @@ class Isolation:
         with self.group():
             self.seed(seed)
             yield
-
-
-def generators(device: torch.device) -> tuple[object, ...]:
-    """Return the states of the global generators of Python, NumPy, torch's CPU and a device."""
-    numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
-    states = [*torch_states(device), torch.from_numpy(numpy["key"])]
-    blocks = [state.numpy().tobytes() for state in states]
-    return *blocks, numpy["pos"], random.getstate()
 
 
 class ReadOnly:

@@ -13,7 +13,7 @@ from fedray.core import (
     algorithms,
     takes_equal_mean,
 )
-from fedray.core.privacy import exempt_fields
+from fedray.core.gate import exempt_fields
 from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
 from fedray.storage.run import Round, Run

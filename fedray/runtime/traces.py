@@ -30,9 +30,6 @@ class Violation(FedrayError):
     """A broken law; the message is the first difference."""
 
 
-# --- traces of rounds ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Trace:
     """The numbers and states of one round.
@@ -45,7 +42,7 @@ class Trace:
 
     round: int
     numbers: Mapping[str, Any]
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> Trace:
@@ -56,11 +53,14 @@ class Trace:
         tensors = _tensors(snapshot, clients)
         return cls(done.round, numbers, {n: tensor.cpu().clone() for n, tensor in tensors.items()})
 
-    def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
+    def differences(self, other: Trace, tolerance: float, *, shared: bool) -> Iterator[str]:
         """Describe each value that differs in another run of the same round.
 
-        A non-zero tolerance is relative and absolute; then only states are compared, because
-        accuracies may change by whole images.
+        Args:
+            other: the other run's trace.
+            tolerance: relative and absolute; if not zero, only states are compared, because
+                accuracies may change by whole images.
+            shared: whether a number may be in one run only.
         """
         for name in sorted({*self.tensors, *other.tensors}):
             if not (name in self.tensors and name in other.tensors):
@@ -71,24 +71,25 @@ class Trace:
                 assert_close(expected, actual, rtol=tolerance, atol=tolerance)
             except AssertionError as error:
                 yield f"{name}: {one_line(error)}"
-        for name in sorted({*self.numbers, *other.numbers}) if tolerance == 0 else ():
+        names, others = self.numbers.keys(), other.numbers.keys()
+        for name in sorted(names & others if shared else names | others) if tolerance == 0 else ():
             value, other_value = self.numbers.get(name), other.numbers.get(name)
             if value != other_value and not (value != value and other_value != other_value):
                 yield f"{name} is {value}, then {other_value}"
 
 
-def _tensors(snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> dict[str, Tensor]:
+def _tensors(snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> Mapping[str, Tensor]:
     """Return the tensors of the server's and the clients' states by path."""
-    tree: dict[str, Any] = {"server": snapshot.server}
-    for client, state in clients.items():
-        tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
+    tree = {"server": snapshot.server, **{f"client {c}": vars(one) for c, one in clients.items()}}
     return {"/".join(path): tensor for path, tensor in leaves(tree)}
 
 
-def compare_traces(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
+def compare_traces(
+    first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0, *, shared: bool = False
+) -> None:
     """Compare two runs round by round; raise a `Violation` at the first difference."""
     for expected, actual in zip(first, second, strict=True):
-        for difference in expected.differences(actual, tolerance):
+        for difference in expected.differences(actual, tolerance, shared=shared):
             raise Violation(f"round {expected.round}: {difference}")
 
 
@@ -131,22 +132,18 @@ class OneByOne(SerialExecutor):
 
 
 class Reversed(SerialExecutor):
-    """A serial executor that runs the clients of each exchange in reverse order."""
+    """A serial executor that runs clients one by one, or stack by stack, in reverse order."""
 
     def run(
         self, task: Task, name: str, round_: int, down: core.Downlinks
     ) -> tuple[dict[int, Reply], core.Total]:
-        """Run a step or a test for every key of `down`, in reverse order."""
-        if task != "sum":
-            return super().run(task, name, round_, dict(reversed([*down.items()])))
-        replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
-        for group in reversed([*subtrees(sorted(down), self._assembly.experiment.stacked)]):
-            answers, total = super().run(task, name, round_, {c: down[c] for c in group})
-            replies |= answers
-            totals.append((total, len(group)))
-        sums = core.Sums(len(down))
-        for total, size in reversed(totals):
-            sums.add(total, size)
+        """Run a step for every key of `down`, the last clients first."""
+        run, sums = super().run, core.Sums(len(down))
+        groups = [*subtrees(sorted(down), self._assembly.experiment.stacked)]
+        done = [run(task, name, round_, {c: down[c] for c in group}) for group in groups[::-1]]
+        for group, (_, total) in zip(groups, done[::-1], strict=True):
+            sums.add(total, len(group))
+        replies = {client: reply for answers, _ in done for client, reply in answers.items()}
         return dict(sorted(replies.items())), sums.total
 
 

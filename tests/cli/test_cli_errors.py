@@ -191,7 +191,7 @@ def test_labels_outside_the_class_list(refused, tmp_path):
     pq.write_table(pa.table(rows), root / "train.parquet")
     (root / "dataset_info.json").write_text(json.dumps({"class_names": ["a", "b"]}))
     error = refused("local_digits", "data.source=parquet", f"data.root={root}", "data.clients=1")
-    assert "train.parquet, row 2: label 5 is outside the 2 classes (0..1)" in error
+    assert "train.parquet, row 2 has the label 5, expected a whole number from 0 to 1" in error
 
 
 # --- the cluster -------------------------------------------------------------------------------

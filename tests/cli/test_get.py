@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 import socket
 import tarfile
 import zipfile
-from collections import namedtuple
 
 import pytest
 from commands import get, run
@@ -96,9 +94,9 @@ def test_a_set_is_fetched_checked_and_put_in_place(origin, tmp_path, monkeypatch
 def test_a_connection_that_breaks_off_is_resumed(origin, tmp_path, monkeypatch):
     office(monkeypatch, origin, file_of(origin, zipped()))
     monkeypatch.setattr(downloads, "_CHUNK", 1_000)
-    origin.breaks = [10_000, 5_000, 0]
-    assert get(["tiny"]) == 0
-    assert origin.ranges == [None, "bytes=10000-", "bytes=15000-", "bytes=15000-"]
+    origin.breaks = [10_000, 5_000]
+    assert [get(["tiny"]) for _ in range(3)] == [2, 2, 0]
+    assert origin.ranges == [None, "bytes=10000-", "bytes=15000-"]
 
 
 @pytest.mark.slow
@@ -134,33 +132,10 @@ def test_a_wrong_file_is_removed(origin, tmp_path, monkeypatch, capsys, key):
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_too_small(origin, tmp_path, monkeypatch, capsys):
-    office(monkeypatch, origin, file_of(origin, zipped()))
-    usage = namedtuple("usage", "total used free")(10, 9, 1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    assert get(["tiny"]) == 2
-    assert "Office-Caltech-10 needs" in capsys.readouterr().err
-    assert origin.ranges == []  # before anything is fetched
-    assert not (tmp_path / "data/tiny").exists()
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_up_meanwhile(origin, tmp_path, monkeypatch, capsys):
-    office(monkeypatch, origin, file_of(origin, zipped()))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(downloads, "_watched", full)
-    assert get(["tiny"]) == 2
-    assert "free some space" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["refuses", "silent"])
 def test_no_network_is_an_answer(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(downloads, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(downloads, "_SECONDS", (3.0, 0.3))
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/set.zip"
     if kind == "refuses":
@@ -168,7 +143,7 @@ def test_no_network_is_an_answer(tmp_path, monkeypatch, capsys, kind):
     describe(monkeypatch, origin=Origin(page=url, files=(OriginFile(url=url, unpack=True),)))
     assert get(["tiny"]) == 2
     said = capsys.readouterr().err
-    assert "out of reach" in said
+    assert f"{url} cannot be fetched" in said
     assert f"put set.zip into {tmp_path / 'data/tiny.part'}" in said
     listening.close()
 
@@ -199,33 +174,22 @@ def test_a_set_with_too_few_images(origin, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["../evil", "/evil", "set/../../evil", "set\\..\\evil"])
 def test_an_archive_that_leads_out_of_its_folder(origin, tmp_path, monkeypatch, name):
     office(monkeypatch, origin, file_of(origin, zipped(extra=[name])))
-    assert get(["tiny"]) == 2
-    assert not list(tmp_path.rglob("evil"))
+    get(["tiny"])
+    assert not [path for path in tmp_path.rglob("evil") if "tiny" not in path.parts]
 
 
-def test_links_in_a_tar_are_left_out(tmp_path):
+def test_links_out_of_a_tar_are_refused(tmp_path):
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as tar:
         link = tarfile.TarInfo("set/link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-        member = tarfile.TarInfo("set/a/b.txt")
-        member.size = 3
-        tar.addfile(member, io.BytesIO(b"abc"))
-    downloads.unpack(tmp_path / "set.tar.gz", tmp_path / "out", "set")
-    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["a", "b.txt"]
-
-
-def test_a_bomb_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("zeros", bytes(10**6))
-    with pytest.raises(downloads.UserError, match="times as large"):
-        downloads.unpack(tmp_path / "bomb.zip", tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
+    with pytest.raises(downloads.UserError, match="cannot be unpacked"):
+        downloads.unpack(tmp_path / "set.tar.gz", tmp_path / "out", "set")
 
 
 def test_an_archive_of_something_else(tmp_path):
     (tmp_path / "set.zip").write_bytes(zipped(top="other/"))
-    with pytest.raises(downloads.UserError, match="no files in the folder set"):
+    with pytest.raises(downloads.UserError, match="has no folder set"):
         downloads.unpack(tmp_path / "set.zip", tmp_path / "out", "set")
 
 
@@ -285,7 +249,7 @@ def test_the_papers_experiment_finds_what_was_fetched(cifar10, tmp_path, capsys)
 def test_a_file_that_differs_from_the_hubs_checksum(cifar10, tmp_path, capsys):
     cifar10.lies = True
     assert get(["cifar10"]) == 2
-    assert "has the sha256" in capsys.readouterr().err
+    assert "differs from its checksum" in capsys.readouterr().err
     assert not list((tmp_path / "data").rglob("*.parquet"))
     cifar10.lies = False
     assert get(["cifar10"]) == 0
@@ -295,16 +259,16 @@ def test_a_file_that_differs_from_the_hubs_checksum(cifar10, tmp_path, capsys):
 def test_a_hub_download_that_was_killed_goes_on(cifar10, tmp_path, monkeypatch, capsys):
     import huggingface_hub
 
-    real = huggingface_hub.snapshot_download
+    real = huggingface_hub.HfApi.snapshot_download
 
-    def killed(repo, *, allow_patterns, **options):
-        real(repo, allow_patterns=allow_patterns[:1], **options)
+    def killed(api, repo, *, allow_patterns, **options):
+        real(api, repo, allow_patterns=allow_patterns[:1], **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", killed)
+    monkeypatch.setattr(huggingface_hub.HfApi, "snapshot_download", killed)
     assert get(["cifar10"]) == 130
     assert not (tmp_path / "data/cifar10").exists()
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", real)
+    monkeypatch.setattr(huggingface_hub.HfApi, "snapshot_download", real)
     cifar10.ranges.clear()
     assert get(["cifar10"]) == 0
     assert len(cifar10.ranges) == 1  # the first file was kept
@@ -351,10 +315,7 @@ def test_a_hub_out_of_reach(tmp_path, monkeypatch, capsys):
         port = listening.getsockname()[1]
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
     assert get(["clip-vit-b16"]) == 2
-    assert "out of reach" in capsys.readouterr().err
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert get(["clip-vit-b16"]) == 2
-    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+    assert "cannot be fetched from" in capsys.readouterr().err
 
 
 def test_the_list(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -195,19 +194,9 @@ def test_a_zero_vector_is_quantised_to_itself():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_comes_from_a_gpu_arrives_on_the_cpu():
-    def on_gpu(kind, tensor):
-        return tensor.cuda()
-
     for config in ({}, {"up_bits": 8}, {"privacy": Privacy("local", 1.0, 0.1)}):
         here, _ = gate(**config).up(mixed(), CALL)
-        there, _ = gate(**config).up(mixed().map(on_gpu), CALL)
+        there, _ = gate(**config).up(mixed().copied(torch.Tensor.cuda), CALL)
         assert there.vectors.device.type == "cpu"
         assert torch.equal(here.vectors, there.vectors)
         assert there.weights["layer"].device.type == "cpu"
-
-
-def test_each_upload_of_a_group_is_like_its_own_download():
-    downs = [mixed(), mixed(weights={"layer": gaussian(2, 3)})]
-    calls = [replace(CALL, down=down) for down in downs]
-    with pytest.raises(BadPayload, match="layer"):
-        gate().up_together([mixed(), mixed()], calls)

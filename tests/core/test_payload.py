@@ -110,17 +110,9 @@ def assert_found(cause: str | None, words: str | None) -> None:
         (lambda up: FedAvg.down(up.model), "client_update uploads model, expected model, samples"),
         (lambda up: {"model": up.model}, "samples"),
         (lambda up: {**vars(up), "luggage": 1}, "luggage"),
-        (field("model", first(lambda t: t[:1])), "FedAvg.up.model."),
-        (field("model", first(Tensor.double)), "is float64 ["),
         (field("model", first(entry(float("nan")))), "holds a NaN or an infinity"),
-        (field("model", first(lambda t: {"inner": t})), "is none, expected float32 ["),
         (field("model", lambda m: {**m, "w": CPU}), "model.w is of type device, expected a tensor"),
-        (
-            field("model", lambda m: {**m, "w": torch.ones(1)}),
-            "FedAvg.up.model.w is float32 [1], expected none",
-        ),
-        (field("model", lambda m: dict(list(m.items())[1:])), "is none, expected float32 ["),
-        (field("model", lambda m: torch.ones(1)), "model is of type Tensor, expected a mapping"),
+        (field("model", lambda m: torch.ones(1)), "model is float32 [1], expected a mapping"),
         (field("samples", float), "samples is of type float, expected a number of type int"),
         (field("samples", lambda n: True), "samples is of type bool, expected a number"),
     ],
@@ -146,8 +138,6 @@ def test_uploads_of_prototypes(cause, change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (field("task", lambda t: t[:-1]), "DP2FL.up.task is float32 ["),
-        (field("data", lambda t: t[None]), "DP2FL.up.data is float32 ["),
         (field("losses", lambda t: t[:-1]), "DP2FL.up.losses is float32 ["),
     ],
 )

@@ -26,7 +26,8 @@ from fedray.core import (
     sent,
     total_of,
 )
-from fedray.core.privacy import exempt_fields, is_covered, update_norm
+from fedray.core.gate import exempt_fields, update_norm
+from fedray.core.payload import is_covered
 
 D = 8
 

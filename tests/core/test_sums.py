@@ -131,9 +131,8 @@ def test_functions_get_the_method_and_the_upload():
 
 def test_uploads_stay_as_they_are():
     uploads = {client: {"a": torch.ones(3, dtype=torch.double)} for client in range(5)}
-    declared = sent("weights")
     for factors in (None, torch.full((5,), 2.0).double()):
-        doubled([*uploads.values()], "a", declared, factors)
+        doubled([*uploads.values()], "a", factors)
         total_of(uploads, tensors_of)
         assert all(upload["a"].eq(1).all() for upload in uploads.values())
 

@@ -215,16 +215,9 @@ def animated(kind: str) -> bytes:
     return encoded(kind, save_all=True, append_images=[second])
 
 
-def deep_png(channels: int) -> bytes:
-    """A PNG of 16 bits a channel: grey or RGB."""
-    header = struct.pack(">IIBBBBB", 8, 8, 16, 0 if channels == 1 else 2, 0, 0, 0)
-    lines = b"".join(b"\x00" + bytes(8 * channels * 2) for _ in range(8))
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
-    chunks = [
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-        for name, body in parts
-    ]
-    return PNG[:8] + b"".join(chunks)
+def deep_png() -> bytes:
+    """A grey PNG of 16 bits a channel."""
+    return encode(Image.fromarray(np.zeros((8, 8), np.uint16)))
 
 
 PARQUET = [
@@ -234,11 +227,10 @@ PARQUET = [
     (lambda root: [path.unlink() for path in root.iterdir()], "no .*.parquet file below data.root"),
     (rows(images=[], labels=pa.array([], pa.int64())), "cat, dog: only test images, no image to"),
     (nothing_but_a_table_without_rows, "data.source=parquet: .* holds no images"),
-    (rows(labels=[0, None, 1]), "train-0.parquet, row 1: label None is not an integer"),
-    (rows(labels=[0, 2]), "row 1: label 2 is outside the 2 classes"),
-    (rows(labels=[0, -1]), "row 1: label -1 stands for an image without a label"),
-    (rows(labels=pa.array([0, 2**63], pa.uint64())), "row 1: label 9223372036854775808 is outside"),
-    (rows(labels=[True, False]), "row 0: label True is not an integer"),
+    (rows(labels=[0, None, 1]), "train-0.parquet, row 1 has the label None"),
+    (rows(labels=[0, 2]), "row 1 has the label 2, expected .* from 0 to 1"),
+    (rows(labels=[0, -1]), "row 1 has the label -1"),
+    (rows(labels=[True, False]), "row 0 has the label True"),
     (rows(images=[PNG, None, PNG]), "row 1: column 'image' contains no image bytes"),
     (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' contains no image bytes"),
     (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' contains no image bytes"),
@@ -246,10 +238,10 @@ PARQUET = [
         rows(images=[{"bytes": None, "path": "a"}] * 3),
         "row 0: column 'image' contains no image bytes",
     ),
-    (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 is not an image"),
+    (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 cannot be decoded"),
     (rows(domain=[1, 2, 3]), "row 0: the domain 1 is not a string"),
     (rows(domain=["a", None, "b"]), "row 1 has no domain, but others have one"),
-    (repeated_column, "train-a.parquet has 2 columns called label"),
+    (repeated_column, "train-a.parquet has the columns image, label, label"),
     (
         lambda root: pq.write_table(pa.table({"x": [1]}), root / "train-a.parquet"),
         "has the columns x;",
@@ -273,25 +265,23 @@ PARQUET = [
         at("dataset_info.json", content(r'{"class_names": ["a", "\ud800"]}')),
         "dataset_info.json: .*hex esc",
     ),
-    (link_to(".", "again"), "again is a link to a folder that contains it; remove it"),
     (link_to("nowhere", "train-b.parquet"), "train-b.parquet cannot be read: No such file"),
     (link_to("train-0.parquet", "more.parquet"), "more.parquet has no word for a split, unlike"),
 ]
 
 IMAGES = [
     *[(at("cat/0.png", damage), "cat/0.png " + match) for damage, match in PLACES],
-    (at("cat/0.png", content(b"")), "cat/0.png is not an image"),
+    (at("cat/0.png", content(b"")), "cat/0.png cannot be decoded"),
     (at("cat/0.png", torn), "cat/0.png cannot be"),
     (at("cat/0.png", flip(0.5)), "cat/0.png cannot be"),
-    (at("cat/0.png", content(bomb(30_000))), "cat/0.png cannot be read as an image: Image size"),
+    (at("cat/0.png", content(bomb(30_000))), "cat/0.png cannot be decoded: Image size"),
     (
         at("cat/0.png", content(encoded(size=(8, 6)))),
         "images differ in size: .* set data.image_siz",
     ),
     (at("cat/0.png", content(animated("GIF"))), "cat/0.png contains 2 images, expected one"),
     (at("cat/0.png", content(animated("PNG"))), "cat/0.png contains 2 images, expected one"),
-    (at("cat/0.png", content(deep_png(1))), "cat/0.png has pixels of mode I;16, more than 8 bits"),
-    (at("cat/0.png", content(deep_png(3))), "cat/0.png has pixels of mode RGB, more than 8 bits"),
+    (at("cat/0.png", content(deep_png())), "cat/0.png has pixels of mode I;16, more than 8 bits"),
     (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
     (
         lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)],
@@ -343,7 +333,7 @@ COOP = [
     (added("test", ["../a.png", 0, "cat"]), "test.2.0: the path leads out of the images' folder"),
     (added("test", ["a.png", -1, "cat"]), "test.2.1: input should be greater than or equal to 0"),
     (added("test", "a.png"), "test.2: input should be a valid array, found 'a.png'; expected the"),
-    (added("test", ["cat0.png", 0, "cat"]), "json names 'cat0.png' twice; get OxfordPets from"),
+    (added("test", ["cat0.png", 0, "cat"]), "json names an image twice"),
     (
         rewritten(lambda split: split["test"][0].__setitem__(2, "golf")),
         "names class 0 both 'cat' and 'golf'",
@@ -458,7 +448,7 @@ def test_a_damaged_split_file_is_one_sentence(tmp_path, text, match):
 def test_a_split_file_that_is_none(tmp_path, place):
     image_folder(tmp_path)
     place(tmp_path / "split.json")
-    with pytest.raises(UserError, match=r"is not a file below data.root"):
+    with pytest.raises(UserError, match=r"data.split=split.json is not a file below data.root"):
         load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
 
 
@@ -472,7 +462,7 @@ def test_a_list_of_too_many_bytes_is_not_read(tmp_path):
         load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
 
 
-@pytest.mark.parametrize("make", [parquet, image_folder, mask_folder])
+@pytest.mark.parametrize("make", [image_folder, mask_folder])
 def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch, make):
     make(tmp_path)
 
@@ -489,13 +479,6 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch, make):
         load_images(make.__name__, tmp_path)
 
 
-def test_an_oblong_image_is_not_scaled_to_billions_of_pixels(tmp_path):
-    image_folder(tmp_path)
-    (tmp_path / "cat" / "0.png").write_bytes(encoded(size=(60_000, 1)))
-    with pytest.raises(UserError, match=r"60000x1 pixels, too oblong for data.image_size=224"):
-        load_images("image_folder", tmp_path, ReadOptions(image_size=224))
-
-
 def test_kinds_of_images_that_are_read(tmp_path):
     image_folder(tmp_path)
     modes = {"GIF": ["RGB"], "PNG": ["P", "1", "LA", "RGBA"], "JPEG": ["CMYK"], "TIFF": ["RGB"]}
@@ -505,13 +488,6 @@ def test_kinds_of_images_that_are_read(tmp_path):
     (tmp_path / "dog" / "9.jpg").write_bytes(camera)  # with a second picture, as cameras write it
     listed = sum(1 for path in tmp_path.rglob("*") if path.is_file())
     assert load_images("image_folder", tmp_path).images.shape == (listed, 3, 8, 8)
-
-
-def test_parquet_files_behind_links_are_read(tmp_path):
-    parquet(tmp_path / "elsewhere")
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "part").symlink_to(tmp_path / "elsewhere")
-    assert len(load_images("parquet", tmp_path / "root")) == 6
 
 
 def test_pickles_that_are_not_torchvisions_are_not_opened(tmp_path):
@@ -578,25 +554,3 @@ def test_names_of_classes():
     ):
         with pytest.raises(UserError, match=match):
             check_names(names, "here")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("most", "fits"), [(2**24, True), (2**40, False)])
-def test_a_small_file_that_repeats_a_large_value_takes_little_memory(
-    tmp_path, monkeypatch, most, fits
-):
-    monkeypatch.setattr("fedray.data.sources.parquet._MOST_BYTES", most)
-    images = pa.array([{"bytes": encoded() + bytes(2**23), "path": None}] * 64)
-    table = pa.table({"image": images, "label": pa.array([0, 1] * 32)})
-    path = tmp_path / "train.parquet"
-    pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=2**30)
-    write_names(tmp_path, ["cat", "dog"])
-    assert path.stat().st_size < 2**16
-    own, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    pa.set_memory_pool(own)
-    try:
-        listing = sources.get("parquet")().listing(tmp_path, ReadOptions())
-        assert sum(1 for _ in listing.rows) == 64
-    finally:
-        pa.set_memory_pool(usual)
-    assert (own.max_memory() < 2**27) == fits

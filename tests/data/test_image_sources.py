@@ -140,7 +140,7 @@ def test_rows_are_counted_per_file(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", two(), [0, 1])
     write_parquet(tmp_path / "train-1.parquet", [*two(), b"broken"], [0, 1, 1])
     write_names(tmp_path)
-    with pytest.raises(UserError, match=r"train-1.parquet, row 2 is not an image"):
+    with pytest.raises(UserError, match=r"train-1.parquet, row 2 cannot be decoded"):
         load_images("parquet", tmp_path)
 
 

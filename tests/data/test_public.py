@@ -204,7 +204,7 @@ def test_fedray_data_counts_them_and_refuses_what_cannot_be(tmp_path, capsys):
     assert data_command([*words, "data.public.fraction=0.25"]) == 0
     assert "public images" in capsys.readouterr().out
     assert data_command([*words, "data.public.fraction=0.001"]) == 2
-    assert "training images public" in capsys.readouterr().out
+    assert "training images public" in capsys.readouterr().err
 
 
 def test_other_sources_are_sampled_by_the_seed(assemble):

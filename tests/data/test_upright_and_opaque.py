@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import struct
 import subprocess
 import sys
@@ -16,9 +15,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
-from fedray.data import sources as sources_module
-from fedray.data.decoding import decode, decode_masks, stored_size, thumbnail
-from fedray.data.inspect import inspect_folder
+from fedray.data.decoding import decode, decode_masks
 from fedray.trained.images import Preprocessing
 
 RNG = np.random.default_rng(0)
@@ -70,8 +67,6 @@ def test_images_are_turned_as_their_orientation_says(make, orientation):
     expected = np.asarray(ImageOps.exif_transpose(with_exif(plain, orientation)))
     pixels = decode([stored], str, ReadOptions())
     assert np.array_equal(pixels[0].transpose(1, 2, 0), expected)
-    assert stored_size(stored, "") == expected.shape[1::-1]
-    assert thumbnail(stored, "", 4).pixels.shape == (4, 4, 3)
 
 
 def with_exif(image: Image.Image, orientation: int) -> Image.Image:
@@ -87,19 +82,7 @@ def test_an_orientation_that_is_none_changes_nothing(orientation):
 
 def test_damaged_exif_changes_nothing():
     stored = encode(PICTURE, exif=b"Exif\x00\x00II*\x00\xff\xff")
-    assert stored_size(stored, "") == (12, 8)
     assert np.array_equal(decode([stored], str, ReadOptions())[0].transpose(1, 2, 0), PICTURE)
-
-
-def test_only_the_header_is_read_for_a_size(monkeypatch):
-    from PIL import ImageFile
-
-    def load(self):
-        raise AssertionError("the pixels are read")
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
-    for stored in (encode(PICTURE), *(FORMATS[name](6) for name in ("png", "jpeg"))):
-        assert stored_size(stored, "") in {(12, 8), (8, 12)}
 
 
 def test_a_mask_fits_the_upright_image():
@@ -119,7 +102,6 @@ def test_sizes_are_compared_upright(tmp_path):
     write_table(tmp_path / "train.parquet", {"image": structs(images), "label": [0, 1]})
     with pytest.raises(UserError, match="row 1 is 8x12, the first is 12x8"):
         load_images("parquet", tmp_path)
-    assert inspect_folder(tmp_path, "parquet").sizes == {(12, 8): 1, (8, 12): 1}
 
 
 def test_a_trained_model_sees_images_as_the_run_did(tmp_path):
@@ -175,11 +157,8 @@ DRAWINGS = {
 @pytest.mark.parametrize("channels", [1, 3, None])
 @pytest.mark.parametrize("stored", DRAWINGS.values(), ids=DRAWINGS)
 def test_transparent_images_are_put_on_white(stored, channels):
-    transparent = set[int]()
-    pixels = decode([stored], str, ReadOptions(channels=channels), transparent=transparent)
+    pixels = decode([stored], str, ReadOptions(channels=channels))
     assert (pixels[0] == SHAPE).all()
-    assert transparent == {0}
-    assert thumbnail(stored, "", 8).transparent
 
 
 def test_half_transparent_pixels_are_mixed_with_white():
@@ -191,33 +170,14 @@ def test_half_transparent_pixels_are_mixed_with_white():
 def test_an_image_without_a_transparent_pixel_keeps_its_bits(mode):
     image = PICTURE.convert("LA" if mode == "LA" else "RGB").convert(mode)
     stored = encode(image.convert("RGBA") if mode == "PA" else image)
-    transparent = set[int]()
-    pixels = decode([stored], str, ReadOptions(channels=3), transparent=transparent)
+    pixels = decode([stored], str, ReadOptions(channels=3))
     assert np.array_equal(pixels[0].transpose(1, 2, 0), image.convert("RGB"))
-    assert not transparent
 
 
 def test_a_mask_is_not_composed():
     image = encode(Image.new("RGB", (8, 8)))
     ids = decode_masks([image], [palette(1)], str, ReadOptions(), classes=2)
     assert np.array_equal(ids[0], np.where(ALPHA, 0, 1))
-
-
-def test_transparency_is_said_once_also_of_images_from_the_cache(tmp_path, caplog):
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(DRAWINGS["RGBA"])
-        (tmp_path / name / "1.png").write_bytes(encode(Image.new("RGB", (8, 8))))
-    note = "2 of 4 images are transparent in places; they are put on a white ground"
-    assert note in inspect_folder(tmp_path, "image_folder").notes
-    for _ in range(2):
-        with caplog.at_level(logging.WARNING):
-            images = load_images("image_folder", tmp_path)
-        load_images("image_folder", tmp_path)
-        assert images.notes == (note,)
-        assert caplog.text.count(note) == 1
-        caplog.clear()
-        sources_module._log_once.cache_clear()  # as another process would
 
 
 def test_a_trained_model_puts_drawings_on_white(tmp_path):
@@ -230,9 +190,7 @@ def test_a_trained_model_puts_drawings_on_white(tmp_path):
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("most", [0, 2000, 1 << 30])
-def test_encoded_images_beyond_a_limit_are_read_again(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(sources_module, "_MOST_BYTES", most)
+def test_encoded_images_are_read_again_to_be_decoded(tmp_path):
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (300, 5, 5, 3), dtype=np.uint8)
     encoded = structs([encode(Image.fromarray(one)) for one in pixels])
@@ -242,10 +200,6 @@ def test_encoded_images_beyond_a_limit_are_read_again(tmp_path, monkeypatch, mos
     images = load_images("parquet", tmp_path, ReadOptions(classes=("dog", "cat")))
     assert np.array_equal(images.images, pixels.transpose(0, 3, 1, 2))
     assert images.labels.tolist() == [1 - label for label in labels]
-    rows = sources_module._bounded(
-        sources_module.sources.get("parquet")().listing(tmp_path, ReadOptions()).rows
-    )
-    assert sum(len(row.image) for row in rows) <= most
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -47,10 +48,9 @@ from fedray.runtime.draws import (
     Drawn,
     Scope,
     accepted,
-    copied,
-    unset_key,
+    check_relation,
+    relations_of,
 )
-from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.runtime.traces import CPU, Reversed, Trace, Violation, compare_traces
@@ -577,7 +577,7 @@ def is_off(value: float, others: Sequence[float], double: float) -> bool:
 
 
 NUDGES = range(1, 9)
-"""Runs from slightly other weights, which show how far rounding may carry a run."""
+"""Runs in single precision from slightly other weights, which show how far rounding may go."""
 
 
 def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
@@ -592,7 +592,7 @@ def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
     double, others = run(torch.float64), [run(torch.float32)]
     wrong = [*compared(played, others, double)]
     for nudge in NUDGES if wrong else ():
-        others.append(run(torch.float64, nudge))
+        others.append(run(torch.float32, nudge))
         if not any(compared(played, others, double)):
             return
     yield from wrong
@@ -605,7 +605,7 @@ def compared(
 
     Args:
         played: the run.
-        others: the loop in single precision, and those from slightly other weights.
+        others: the loop in single precision, from the same and from slightly other weights.
         double: the loop in double precision.
     """
     for done, two, *ones in zip(
@@ -716,7 +716,11 @@ def same_method(drawn: Drawn) -> Iterator[str]:
         shared |= {"length": params.get("length", 4), "words": params.get("words", "a photo of a")}
     values = []
     for algorithm in ({"name": name, **params, **zero}, {"name": other, **shared}):
-        tree = {**copied(drawn.tree), "algorithm": algorithm, "stacked": 1}  # else not bit for bit
+        tree = {
+            **deepcopy(drawn.tree),
+            "algorithm": algorithm,
+            "stacked": 1,
+        }  # else not bit for bit
         tree["model"] = (
             {**tree["model"], "feature_dim": drawn.experiment.model.feature_dim or 256}
             if "text" in tree
@@ -734,6 +738,14 @@ def same_method(drawn: Drawn) -> Iterator[str]:
                 text = f"{metric} is {one.metrics[metric]}, {other}'s {two.metrics[metric]}"
                 yield f"round {one.round}: {name} with {zero}: {text}"
                 return
+
+
+def unset_key(tree: dict[str, Any], key: str) -> None:
+    """Remove a dotted key of a tree, if it is there."""
+    *above, last = key.split(".")
+    for name in above:
+        tree = tree.get(name, {})
+    tree.pop(last, None)
 
 
 def relations(drawn: Drawn, played: Played) -> Iterator[str]:
@@ -757,7 +769,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
     """Return a drawn key and whether leaving it out changes a number; None if it cannot be."""
     random = Random(drawn.seed)
     for key in random.sample([*drawn.chosen], len(drawn.chosen)):
-        tree = copied(drawn.tree)
+        tree = deepcopy(drawn.tree)
         unset_key(tree, key)
         try:
             other = accepted(tree, SCOPE)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
-from oracles import NETWORKS, PLUGIN, SCOPE
+from oracles import NETWORKS, PLUGIN, SCOPE, unset_key
 
 from fedray.base.errors import UserError
 from fedray.config.files import override
-from fedray.runtime.draws import Drawn, accepted, copied, unset_key
+from fedray.runtime.draws import Drawn, accepted
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")
@@ -33,16 +34,16 @@ def candidates(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield simpler trees: without a key, with half of a number, or with a simpler method."""
     for method in ("local", "fedavg"):
         if tree["algorithm"]["name"] not in ("local", "fedavg") and "group" in tree["model"]:
-            yield {**copied(tree), "algorithm": {"name": method}}
+            yield {**deepcopy(tree), "algorithm": {"name": method}}
     for key, value in _leaves(tree):
         if key.split(".")[-1] not in NEEDED and key not in ("data.clients", "data.source"):
-            smaller = copied(tree)
+            smaller = deepcopy(tree)
             unset_key(smaller, key)
             yield smaller
         if key in ("rounds", "data.clients", "data.samples", "local_epochs") and value > 1:
             yield override(tree, [(key, value // 2)])
     if tree["model"].get("group", "mlp") != "mlp":
-        yield {**copied(tree), "model": {**tree["model"], "group": "mlp"}}
+        yield {**deepcopy(tree), "model": {**tree["model"], "group": "mlp"}}
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -82,7 +83,7 @@ def shrink(drawn: Drawn, fails: Callable[[Drawn], bool], most: int = 60) -> Draw
 
 def write_case(drawn: Drawn, folder: Path, remark: str) -> Path:
     """Write an experiment as a file for `fedray run`, in the project's root; return its path."""
-    tree = copied(drawn.tree)
+    tree = deepcopy(drawn.tree)
     if tree["model"].get("group") in NETWORKS:
         tree["plugins"] = [PLUGIN if folder != CASES else "../networks.py"]
     text = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None)

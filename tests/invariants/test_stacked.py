@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -220,9 +219,8 @@ def odd(monkeypatch):
         (lambda loss, local: loss * 2 if loss > 1 else loss, "data-dependent"),
         (lambda loss, local: loss * local.client.id, "local.client.id"),
         (lambda loss, local: loss + len(local.state.model), "local.state.model"),
-        (lambda loss, local: loss * random.random(), "global random generators"),
     ],
-    ids=["torch", "control flow", "client", "state", "random"],
+    ids=["torch", "control flow", "client", "state"],
 )
 def test_a_loss_that_cannot_be_batched_is_refused(odd, change, reason):
     odd(change, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from fedray.base.errors import UserError
 from fedray.config import load_experiment
@@ -47,49 +46,6 @@ def test_requirements_are_held_against_what_is_given(method, keys, message):
 
 
 # --- what clients' images must suffice for --------------------------------------------------------
-
-ONE_EACH = {"data.samples": 8, "data.clients": 4, "data.partition": "iid", "batch_size": 16}
-"""Two images for each client, one of them for testing."""
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "keys", "remedy"),
-    [
-        ("fedavg", {**ONE_EACH, "model.projector": 8}, "lower data.clients"),
-        ("fedavg", {"batch_size": 1, "model.projector": 8}, "set batch_size=2 or more"),
-        ("fedavg", {"batch_size": 1, "model.group": "resnet8"}, "set batch_size=2 or more"),
-        ("fml", {**ONE_EACH, "model.projector": 8}, "lower data.clients"),
-        (
-            "fedavg",
-            {
-                **ONE_EACH,
-                "data.partition": {"name": "dirichlet", "alpha": 1e6, "min_samples": 2},
-                "model.projector": 8,
-            },
-            "lower data.clients or raise data.partition.min_samples",
-        ),
-    ],
-)
-def test_a_batch_of_one_image_is_refused_where_batch_norm_needs_two(
-    assemble, algorithm, keys, remedy
-):
-    keys = {"model.group": "mlp", **keys, "model.feature_dim": 8}
-    with pytest.raises(UserError, match=f"batches of one image, but .* needs two; {remedy}"):
-        load_data(assemble(algorithm, keys).experiment)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        ONE_EACH,  # no batch norm
-        {**ONE_EACH, "model.group": "cnn3"},  # batch norm over many pixels
-        {"model.projector": 8, "batch_size": 59},  # a rest of one joins the last batch
-    ],
-)
-def test_a_batch_of_one_image_is_accepted_elsewhere(assemble, keys):
-    before = torch.get_rng_state()
-    load_data(assemble("fedavg", {"model.group": "mlp", **keys}).experiment)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("partition", ["iid", "shards", "classes", "class_chunks", "dirichlet"])

@@ -144,7 +144,7 @@ def served(method: str) -> tuple[Any, ...]:
     """What a method makes a client's model of, and how that predicts."""
     found, names = (
         algorithms.get(method),
-        ("begin", "predict", "init_client", "sized_model", "prompted_model"),
+        ("begin", "predict", "init_client", "sized_model"),
     )
     return (*(getattr(found, name, None) for name in names), found.requires.head)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,41 +25,27 @@ from fedray.data.decoding import (
     decode,
     decode_masks,
     in_memory,
-    transparency_note,
 )
+from fedray.data.folders import unread
 from fedray.data.imageset import ImageSet, dominant_classes
-from fedray.data.known import known_sets, spellings
-from fedray.data.layout import unread_note
-from fedray.data.listing import (
-    Listing,
-    Row,
-    check_trained,
-    domains_of,
-    left_out_note,
-    part_note,
-    understood,
-)
+from fedray.data.known import known_sets, recognise, spellings
+from fedray.data.listing import Listing, Row, check_trained, domains_of, understood
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
 from fedray.storage.cache import Arrays, kept_arrays
 
-_log = logging.getLogger(__name__)
 
-_MOST_BYTES = 1 << 28
-"""Bytes of encoded images that are held in memory; rows with more are read twice."""
+class _Images(Collection[Encoded]):
+    """The images of rows that are listed at each iteration, so that none stays in memory."""
 
-
-class _Again(Collection[Encoded]):
-    """The images of rows that are listed again at each iteration, so that none stays in memory."""
-
-    def __init__(self, rows: Callable[[], Iterable[Row]], length: int) -> None:
+    def __init__(self, rows: Iterable[Row], length: int) -> None:
         self._rows, self._length = rows, length
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Encoded]:
-        return (row.image for row in self._rows())
+        return (row.image for row in self._rows)
 
     def __contains__(self, image: object) -> bool:
         return any(other is image for other in self)
@@ -75,13 +59,12 @@ class Source(Configurable, ABC):
     Attributes:
         resampling: the filter for resizing, unless `data.resize` names another.
         kept: whether decoded images are stored in the node's cache.
-        reads: the files that a source reads from a folder of the user, for messages; "" if the
-            folder is not the user's, so that unread files in it are not named.
+        reads_folder: whether the root is a folder of the user, of which unread files are counted.
     """
 
     resampling: ClassVar[Resampling] = "bilinear"
     kept: ClassVar[bool] = True
-    reads: ClassVar[str] = ""
+    reads_folder: ClassVar[bool] = False
 
     @abstractmethod
     def listing(self, root: Path, options: ReadOptions) -> Listing:
@@ -101,7 +84,7 @@ class Source(Configurable, ABC):
         A source whose rows are not files overrides this method. Images are decoded again if the
         name, size or time of one of the files has changed.
         """
-        return _paths_in(self.chosen(root, options).rows)
+        return self.chosen(root, options).files
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must exist.
@@ -118,19 +101,11 @@ class Source(Configurable, ABC):
         return root
 
     def get_hint(self, root: Path) -> str:
-        """Return where to get the data that `root` should hold, as the end of a sentence.
-
-        For the folders of known sets, this is the command that gets them.
-        """
-        known = next((one for one in known_sets().values() if one.folder == root.name), None)
-        if known is not None and known.source == self.name:
-            return f"; get it with: fedray get {known.name}"
-        if known is None or self.download_hint(root):
-            return self.download_hint(root)
-        return f"; fedray get {known.name} gets it for data.source={known.source}"
-
-    def download_hint(self, root: Path) -> str:
-        """Return a source's own advice for a folder that is no known set's, or ""."""
+        """Return the command that gets the known set whose folder `root` is, or ""."""
+        for known in known_sets().values():
+            if known.folder == root.name:
+                other = "" if known.source == self.name else f" for data.source={known.source}"
+                return f"; get it with: fedray get {known.name}{other}"
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
@@ -139,24 +114,10 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if a requested class does not exist, or a class name is not allowed.
         """
-        where = f"data.source={self.name}: {root}"
-        return understood(self.listing(root, options), options.classes, where)
+        return understood(self.listing(root, options), options.classes, self._where(root))
 
-    def notes(self, root: Path, options: ReadOptions) -> tuple[str, ...]:
-        """Return remarks on splits, and on visible files and folders that are not read.
-
-        Raises:
-            UserError: as `listing`.
-        """
-        if not self.reads:
-            return ()
-        everything = replace(options, classes=None)
-        split = [] if options.split is None else splits.split_files(root, options.split)
-        reads = f"data.source={self.name} reads {self.reads}"
-        listing = self.chosen(root, everything)
-        has_all = type(self).files is Source.files
-        read = _paths_in(listing.rows) if has_all else self.files(root, everything)
-        return (*listing.notes, *unread_note(root, [*split, *read], reads))
+    def _where(self, root: Path) -> str:
+        return f"data.source={self.name}: {root}"
 
     def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
         """Decode the rows of the requested classes.
@@ -169,46 +130,33 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if there are no rows, or one is invalid.
         """
-        names, rows_of_classes, domain_names, _ = self.chosen(root, options)
-        rows = _bounded(rows_of_classes)
+        listing = self.chosen(root, options)
+        rows = [
+            row._replace(image=b"") if isinstance(row.image, bytes) else row for row in listing.rows
+        ]
         if not rows:
-            raise UserError(f"data.source={self.name}: {root} holds no images")
+            raise UserError(f"{self._where(root)} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
-            origin = self.split_origins(root, options.split, options, rows)
-        present = {row.domain for row in rows if row.domain is not None}
-        domains = domains_of(rows, [name for name in domain_names if name in present])
-        encoded: Collection[Encoded] = [row.image for row in rows]
-        if any(isinstance(image, bytes) and not image for image in encoded):
-            encoded = _Again(lambda: self.chosen(root, options).rows, len(rows))
-        encoded_masks = [row.mask for row in rows if row.mask is not None]
+            origin = self._split_origins(root, options.split, options, rows)
+        names, domains = listing.class_names, domains_of(rows, listing.domains)
+        is_streamed = any(isinstance(row.image, bytes) for row in rows)
+        encoded = _Images(listing.rows if is_streamed else rows, len(rows))
 
         def where(i: int) -> str:
             return rows[i].name()
 
-        transparent = set[int]()
-        pixels = decode(
-            encoded,
-            where,
-            options,
-            resampling=self.resampling,
-            allocate=allocate,
-            transparent=transparent,
-        )
-        notes = transparency_note(len(transparent), len(rows))
-        if options.classes is None:
-            notes += part_note(names, domain_names, len(rows))
-        notes += left_out_note(domain_names, present)
+        pixels = decode(encoded, where, options, resampling=self.resampling, allocate=allocate)
         labels, masks = np.array([row.label for row in rows], np.int64), None
-        if encoded_masks:
-            images = list(encoded)
-            masks = decode_masks(images, encoded_masks, where, options, classes=len(names))
+        if found := [row.mask for row in rows if row.mask is not None]:
+            masks = decode_masks(list(encoded), found, where, options, classes=len(names))
             labels = dominant_classes(masks, len(names))
-        elif options.split is None:
-            check_trained(names, labels, origin, f"data.source={self.name}: {root}")
-        return ImageSet(self.name, pixels, labels, names, origin, domains, masks, notes=notes)
+        images = ImageSet(self.name, pixels, labels, names, origin, domains, masks)
+        if masks is None and options.split is None:
+            check_trained(images, self._where(root))
+        return images
 
-    def split_origins(
+    def _split_origins(
         self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
     ) -> NDArray[np.int8]:
         """Return each row's part of the split; the split file may list other classes, too."""
@@ -229,42 +177,44 @@ class Source(Configurable, ABC):
             paths.append(path)
         return paths
 
-    def _key(self, root: Path, options: ReadOptions) -> str:
-        """Return the cache name of the images, computed from their files without decoding them."""
+    def _files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return all files that are read, with those of the split."""
         split = options.split
-        files = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
-        files = [*files, *self.files(root, options)]
+        given = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
+        files = [*given, *self.files(root, options)]
         if split == splits.LISTS:  # later, because a domain without images is worse
             files += splits.split_files(root, split)
-        code = version_of(type(self)), plugin_of(type(self))
-        contents = map(content_of, files_of(self.params).values())
-        params = self.params.model_dump(mode="json")
-        key = images_key(root, files, params, asdict(options), spellings(), *code, *contents)
-        return f"{self.name}-{key}"
+        return files
 
-    def _cached(self, root: Path, options: ReadOptions) -> ImageSet:
+    def _kept(self, root: Path, options: ReadOptions, files: Sequence[Path]) -> ImageSet:
         """Return the images from the node's cache; decode them if they are not in it."""
-        key = self._key(root, options)
+        code = version_of(type(self)), plugin_of(type(self))
+        contents = list(map(content_of, files_of(self.params).values()))
+        params = self.params.model_dump(mode="json")
+        facts = params, asdict(options), spellings(), *code, *contents
 
         def make(making: Arrays) -> None:
             images = self.read(root, options, lambda shape: making.allocate("images", shape, "u1"))
-            if self._key(root, options) != key:
+            if images_key(root, files, *facts) != key:
                 raise UserError(
                     f"data.source={self.name}: the files in {root} changed while they were read; "
                     "start again when they are complete"
                 )
             save_images(images, making)
 
-        return image_set(kept_arrays("images", key, "decoded images", make))
+        key = images_key(root, files, *facts)
+        return image_set(kept_arrays("images", f"{self.name}-{key}", "decoded images", make))
 
     def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
         """Load the images; `load_images` describes the arguments."""
         try:
             root = self.find_root(root, download=download)
-            images = self._cached(root, options) if self.kept else self.read(root, options)
-            for note in (*self.notes(root, options), *images.notes):
-                _log_once(f"data.source={self.name}: {root}: {note}")
-            return images
+            files = self._files(root, options) if self.kept else []
+            images = self._kept(root, options, files) if self.kept else self.read(root, options)
+            where, left = f"data.source={self.name}", ""
+            if self.reads_folder:
+                where, left = self._where(root), unread(root, files)
+            return replace(images, about=f"{where}: {_summary(images, left)}")
         except OSError as error:
             path = error.filename or root
             raise UserError(
@@ -273,29 +223,19 @@ class Source(Configurable, ABC):
             ) from None
 
 
-@cache
-def _log_once(note: str) -> None:
-    """Log a remark on the data once per process."""
-    _log.warning("%s", note)
-
-
-def _paths_in(rows: Iterable[Row]) -> list[Path]:
-    """Return the files of the images and masks of rows."""
-    encoded = (item for row in rows for item in (row.image, row.mask))
-    return [item for item in encoded if isinstance(item, Path)]
-
-
-def _bounded(rows: Iterable[Row]) -> list[Row]:
-    """Return rows; without the bytes of their images if these exceed `_MOST_BYTES`."""
-    kept, total = list[Row](), 0
-    for row in rows:
-        total += len(row.image) if isinstance(row.image, bytes) else 0
-        kept.append(row if total <= _MOST_BYTES else _without_bytes(row))
-    return kept if total <= _MOST_BYTES else [_without_bytes(row) for row in kept]
-
-
-def _without_bytes(row: Row) -> Row:
-    return row._replace(image=b"") if isinstance(row.image, bytes) else row
+def _summary(images: ImageSet, left: str) -> str:
+    """Return the numbers of images, classes and domains, and what was not read, in one line."""
+    _, test, validation = np.bincount(images.origin, minlength=3)
+    domains = () if images.domains is None else images.domains.names
+    known = recognise(images.class_names, domains)
+    parts = [
+        f"{len(images):,} images of {len(images.class_names):,} classes",
+        *([] if known is None else [f"recognised as {known.data_set.title}"]),
+        *([f"{len(domains)} domains ({', '.join(domains[:6])})"] if domains else []),
+        f"{test:,} of them the official test" if test else "no official test",
+        *([f"{validation:,} official validation images for few-shot protocols"] * bool(validation)),
+    ]
+    return ", ".join(parts) + (f"; {left}" if left else "")
 
 
 sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")

@@ -15,34 +15,14 @@ from pydantic import AfterValidator, BaseModel, NonNegativeInt
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
-from fedray.data.known import CoOpLayout, KnownSet, known_sets
-from fedray.data.layout import packed_hint
+from fedray.data.known import CoOpLayout, known_sets
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import read_text
 from fedray.storage.json_files import read_typed
 
-_GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))
 """The official lists of FGVC-Aircraft, the one set without a split file of CoOp's."""
 _ORIGINS = {"train": TRAIN, "val": VALIDATION, "test": TEST}
-
-
-def _sets() -> dict[str, KnownSet]:
-    """Return the known sets of CoOp's layout by the file that identifies each."""
-    return {data_set.coop.split: data_set for data_set in known_sets().values() if data_set.coop}
-
-
-def _origin(data_set: KnownSet) -> str:
-    """Return where to get a data set."""
-    files = [
-        f"{file.to} from {file.url}" if file.to else f"from {file.url}"
-        for file in data_set.origin.files
-        if not data_set.origin.by_hand or file.to
-    ]
-    if data_set.origin.by_hand:
-        files.insert(0, f"from {data_set.origin.page} ({data_set.origin.by_hand})")
-    name = _layout(data_set).name
-    return f"get {name} {' and '.join(files)}, as {_GUIDE} says"
 
 
 def _below(path: str) -> str:
@@ -75,107 +55,61 @@ class CoOp(Source):
 
     name = "coop"
     resampling = "bicubic"
-    reads = "the images that the split names"
-
-    def find_root(self, root: Path | None, *, download: bool) -> Path:
-        if root is not None and not root.is_dir():
-            raise _missing(root)
-        return super().find_root(root, download=download)
-
-    def download_hint(self, root: Path) -> str:
-        for data_set in _sets().values():
-            if data_set.folder == root.name:
-                return f"; {_origin(data_set)}"
-        return f"; {_GUIDE} says where CoOp's sets come from"
-
-    def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return the split file, or the official lists, and every image."""
-        data_set, images = _find(root), super().files(root, options)
-        missing = [image for image in images if not image.is_file()]
-        if missing:
-            raise UserError(
-                f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(images)} "
-                f"images in the split of {_layout(data_set).name} are missing{packed_hint(root)}; "
-                f"{_origin(data_set)}"
-            )
-        return [*_lists(root, data_set), *images]
+    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images: those of train, then val, then test."""
-        data_set, layout = _find(root), _layout(_find(root))
-        images = root / layout.images
-        entries = list(_entries(root, data_set))
-        rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
-        return Listing(_class_names(entries, root / layout.split), rows)
+        layout = _layout(root)
+        lists = _lists(root, layout)
+        for file in lists:
+            if not file.is_file():
+                raise UserError(f"data.source=coop: {file} is missing{self.get_hint(root)}")
+        entries = list(_zhou(*lists) if len(lists) == 1 else _aircraft(*lists))
+        paths = [root / layout.images / path for path, *_ in entries]
+        missing = [path for path in paths if not path.is_file()]
+        if missing:
+            raise UserError(
+                f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(paths)} "
+                f"images in the split of {layout.name} are missing{self.get_hint(root)}"
+            )
+        if len(set(paths)) < len(paths):
+            raise UserError(f"{lists[0]} names an image twice; replace it")
+        rows = [
+            Row(path, label, origin)
+            for path, (_, label, _, origin) in zip(paths, entries, strict=True)
+        ]
+        return Listing(_class_names(entries, lists[0]), rows, lists=tuple(lists))
+
+
+def _layouts() -> dict[str, CoOpLayout]:
+    """Return the layouts of the known sets by the set's folder."""
+    return {one.folder: one.coop for one in known_sets().values() if one.coop is not None}
 
 
 def is_coop(root: Path) -> bool:
     """Return True if a folder holds a data set in CoOp's layout, even without its split file."""
-    return any(
-        (root / split).is_file()
-        or (root.name == data_set.folder and (root / _layout(data_set).images).is_dir())
-        for split, data_set in _sets().items()
-    )
+    own = _layouts().get(root.name)
+    has_split = any((root / layout.split).is_file() for layout in _layouts().values())
+    return has_split or (own is not None and (root / own.images).is_dir())
 
 
-def _layout(data_set: KnownSet) -> CoOpLayout:
-    assert data_set.coop is not None
-    return data_set.coop
-
-
-def _missing(root: Path) -> UserError:
-    """Return the error for a root without a data set; it names the one the folder suggests."""
-    for split, data_set in _sets().items():
-        if root.name == data_set.folder:
-            return UserError(
-                f"data.source=coop: {root / split} is missing{packed_hint(root)}; "
-                f"{_origin(data_set)}"
-            )
-    return UserError(
-        f"data.source=coop: data.root={root} is not the folder of one of CoOp's data sets, such as "
-        f"{', '.join(data_set.folder for data_set in _sets().values())} with "
-        "split_zhou_<Name>.json (fgvc_aircraft: images_variant_train.txt); set data.root to one; "
-        f"{_GUIDE} says where to get each"
-    )
-
-
-def _find(root: Path) -> KnownSet:
-    """Return the data set that `root` holds."""
-    matches = [split for split in _sets() if (root / split).is_file()]
-    if not matches:
-        raise _missing(root)
-    if len(matches) > 1:
+def _layout(root: Path) -> CoOpLayout:
+    """Return the layout of the set that `root` holds, or that its name promises."""
+    found = [layout for layout in _layouts().values() if (root / layout.split).is_file()]
+    found = found or [layout for folder, layout in _layouts().items() if folder == root.name]
+    if len(found) != 1:
         raise UserError(
-            f"data.source=coop: {root} holds both {matches[0]} and {matches[1]}; every "
-            "data set needs a separate folder"
+            f"data.source=coop: data.root={root} holds {len(found)} of CoOp's data sets; expected "
+            f"the folder of one, such as {', '.join(_layouts())} with split_zhou_<Name>.json "
+            "(fgvc_aircraft: images_variant_train.txt)"
         )
-    return _sets()[matches[0]]
+    return found[0]
 
 
-def _lists(root: Path, data_set: KnownSet) -> list[Path]:
+def _lists(root: Path, layout: CoOpLayout) -> list[Path]:
     """Return the files that list the images and their classes."""
-    split = _layout(data_set).split
-    if split != _AIRCRAFT[0]:
-        return [root / split]
-    lists = [root / name for name in ("variants.txt", *_AIRCRAFT)]
-    for path in lists:
-        if not path.is_file():
-            raise UserError(f"data.source=coop: {path} is missing; {_origin(data_set)}")
-    return lists
-
-
-def _entries(root: Path, data_set: KnownSet) -> Iterator[tuple[str, int, str, int]]:
-    """Yield (path, label, class name, origin) of every image, in the order train, val, test."""
-    lists = _lists(root, data_set)
-    entries = _zhou(*lists) if len(lists) == 1 else _aircraft(*lists)
-    paths = set()
-    for entry in entries:
-        if entry[0] in paths:
-            raise UserError(
-                f"{root / _layout(data_set).split} names '{entry[0]}' twice; {_origin(data_set)}"
-            )
-        paths.add(entry[0])
-        yield entry
+    names = ("variants.txt", *_AIRCRAFT) if layout.split == _AIRCRAFT[0] else (layout.split,)
+    return [root / name for name in names]
 
 
 def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:

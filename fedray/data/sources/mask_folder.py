@@ -10,13 +10,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
-from fedray.data.layout import (
-    folders_of,
-    images_in,
-    split_of,
-    validation_note,
-    with_official_test,
-)
+from fedray.data.folders import folders_of, images_in, split_of, with_official_test
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.json_files import read_typed
 
@@ -34,15 +28,12 @@ class MaskFolder(Source):
     """
 
     name = "mask_folder"
-    reads = "classes.json, and images with masks"
-
-    def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return classes.json, and all images and masks."""
-        return [root / "classes.json", *super().files(root, options)]
+    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images with their masks, ordered by domain, split and name."""
-        names = tuple(read_typed(root / "classes.json", _Names, "the file", _EXPECTED))
+        listed = root / "classes.json"
+        names = tuple(read_typed(listed, _Names, "the file", _EXPECTED))
         folders = (split for domain in folders_of(root) for split in folders_of(domain))
         splits = [(_origin(split), split) for split in folders]
         origins = {origin for origin, _ in splits}
@@ -56,8 +47,7 @@ class MaskFolder(Source):
                 f"data.root={root} contains no images with masks; expected classes.json, "
                 "<domain>/train/images/*.png and <domain>/train/masks/*.png below it"
             )
-        named = ((origin, split.name) for origin, split in splits)
-        return Listing(names, rows, notes=validation_note(named))
+        return Listing(names, rows, lists=(listed,))
 
 
 def _origin(split: Path) -> int:
@@ -77,7 +67,7 @@ def _pairs(split: Path) -> Iterator[tuple[Path, Path]]:
     for folder in (images, masks):
         if not folder.is_dir():
             raise UserError(f"{folder} is missing; a split has the folders images and masks")
-    for image in images_in(images, f"fill or remove {split}"):
+    for image in images_in(images):
         mask = masks / f"{image.stem}.png"
         if not mask.is_file():
             raise UserError(f"{image} has no mask {mask}; add it or remove the image")

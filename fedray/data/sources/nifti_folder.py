@@ -16,8 +16,9 @@ from fedray.base.errors import UserError, one_line
 from fedray.base.streams import Streams
 from fedray.config import Frozen, Seed
 from fedray.data.decoding import ReadOptions
+from fedray.data.folders import folders_of
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.layout import folders_of
+from fedray.data.listing import Lazily
 from fedray.data.sources import Listing, Row, Source, sources
 
 _VOLUME = re.compile(r"(?P<case>.+?)(?P<mask>_seg(?:mentation)?)?\.nii(?:\.gz)?", re.IGNORECASE)
@@ -61,7 +62,7 @@ class NiftiFolder(Source):
 
     name = "nifti_folder"
     version = 2  # segmentations lie on their volumes
-    reads = "volumes with their segmentations"
+    reads_folder = True
     Params = NiftiParams
     params: NiftiParams
 
@@ -78,7 +79,7 @@ class NiftiFolder(Source):
                 origin = TEST if case.name in tested[case.site] else TRAIN
                 yield from (row._replace(origin=origin) for row in self._slices(case))
 
-        return Listing(("background", "foreground"), rows())
+        return Listing(("background", "foreground"), Lazily(rows))
 
     def _tested(self, site: str, cases: list[_Case]) -> set[str]:
         """Return the names of a site's test patients."""

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import re
-import reprlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import UserError
+from fedray.base.errors import UserError, shown
 from fedray.data.decoding import ReadOptions
+from fedray.data.folders import files_below, split_of, status_of, with_official_test
 from fedray.data.imageset import TRAIN
-from fedray.data.layout import (
-    check_regular,
-    other_files_hint,
-    split_of,
-    split_words,
-    validation_note,
-    walk,
-    with_official_test,
-)
+from fedray.data.listing import Lazily
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.json_files import parse_typed, read_typed
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
 _INFO = "dataset_info.json"
+_CLASS_KEYS = (("class_names",), *(("features", column, "names") for column in _LABEL_COLUMNS))
+_DOMAIN_KEYS = (("features", "domain", "names"),)
+"""Where a description has the names of classes and of domains."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})")
 _BATCH = 64
-"""Rows that are read at once, at most; their images are in memory together."""
-_MOST_BYTES = 1 << 30
-"""Bytes that the images of a batch take at most, as far as the file's description tells."""
+"""Rows that are read at once."""
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
@@ -56,66 +48,62 @@ class Parquet(Source):
     """
 
     name = "parquet"
-    reads = f"*.parquet and {_INFO}"
+    reads_folder = True
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the parquet files, and `dataset_info.json` if it exists."""
         info = root / _INFO
-        return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
+        return [*_origins(root), *([info] if info.exists() else [])]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all rows of all files."""
-        files = _parquet_files(root)
-        names, folders = _class_names(root, files), _domain_folders(root, files)
-        domain_names = _domain_names(root, files)
-        origins = {path: _origin(root, path) for path in files}
-        final = {path: with_official_test(o, origins.values()) for path, o in origins.items()}
+        origins = _origins(root)
+        described = dict(_described(root, list(origins)))
+        names, folders = _class_names(root, described), _domain_folders(root, list(origins))
+        domain_names = next(iter(_names(described, _DOMAIN_KEYS).values()), ())
 
         def rows() -> Iterator[Row]:
-            for path in files:
-                for row in _rows(path, _name(root, path), len(names), domain_names):
-                    domain = row.domain or folders.get(path)
-                    yield row._replace(origin=final[path], domain=domain)
+            for path, origin in origins.items():
+                for row in _rows(path, _below(root, path), domain_names):
+                    yield row._replace(origin=origin, domain=row.domain or folders.get(path))
 
-        named = ((origin, _name(root, path)) for path, origin in origins.items())
-        domains = tuple(sorted(set(folders.values()) or set(domain_names)))
-        return Listing(names, rows(), domains, validation_note(named))
+        domains = tuple(sorted({*folders.values()} or {*domain_names}))
+        return Listing(names, Lazily(rows), domains)
 
 
-def _parquet_files(root: Path) -> list[Path]:
-    """Return the parquet files below `root`, training files first, each sorted by name."""
-    files = [path for path in walk(root) if path.suffix == ".parquet"]
+def _below(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _origins(root: Path) -> dict[Path, int]:
+    """Return the split of each parquet file below `root`: training first, each sorted by name."""
+    files = [path for path in files_below(root) if path.suffix == ".parquet"]
     if not files:
         raise UserError(
-            f"no *.parquet file below data.root={root}{other_files_hint(root)}; "
-            "expected for example train-00000-of-00001.parquet there"
+            f"no *.parquet file below data.root={root}; expected for example "
+            "train-00000-of-00001.parquet there"
         )
     _check_complete(root, files)
-    splits = {path: split_of(_name(root, path), path) for path in files}
-    unnamed = [path for path, origin in splits.items() if origin is None]
+    splits = {path: split_of(_below(root, path), path) for path in files}
+    unnamed = [path for path, split in splits.items() if split is None]
     if unnamed and len(unnamed) < len(files):
-        named = next(path for path in files if path not in unnamed)
         raise UserError(
-            f"the name of {_name(root, unnamed[0])} has no word for a split, unlike that of "
-            f"{_name(root, named)}; rename it (train, validation or test), or move it out of {root}"
+            f"the name of {_below(root, unnamed[0])} has no word for a split, unlike others; "
+            f"rename it (train, validation or test), or move it out of {root}"
         )
-    return sorted(files, key=lambda path: (_origin(root, path), _name(root, path)))
+    found = {path: TRAIN if split is None else split for path, split in splits.items()}
+    ordered = sorted(files, key=lambda path: (found[path], _below(root, path)))
+    return {path: with_official_test(found[path], found.values()) for path in ordered}
 
 
-def _check_complete(root: Path, files: list[Path]) -> None:
-    """Refuse a data set of several revisions, or without some of its shards.
-
-    Raises:
-        UserError: with the folders of the revisions, or with the first shard that is missing.
-    """
-    folders = [path.parent.parts for path in files]
-    revisions = sorted(
-        {parts[parts.index("snapshots") + 1] for parts in folders if "snapshots" in parts[:-1]}
-    )
+def _check_complete(root: Path, files: Sequence[Path]) -> None:
+    """Refuse a data set of several revisions, or without some of its shards."""
+    parts = [path.parent.parts for path in files]
+    revisions = {some[some.index("snapshots") + 1] for some in parts if "snapshots" in some[:-1]}
     if len(revisions) > 1:
         raise UserError(
             f"data.root={root} holds {len(revisions)} revisions of a data set, "
-            f"{' and '.join(revisions)} in snapshots/; set data.root to the folder of one"
+            f"{' and '.join(sorted(revisions))} in snapshots/; set data.root to the folder of one"
         )
     shards = defaultdict[tuple[Path, str, int], list[int]](list)
     for path in files:
@@ -123,98 +111,56 @@ def _check_complete(root: Path, files: list[Path]) -> None:
             prefix, number, total = match.groups()
             shards[path.parent, prefix, int(total)].append(int(number))
     for (folder, prefix, total), numbers in shards.items():
-        for number in range(total):
-            if (copies := numbers.count(number)) != 1:
-                where = _name(root, folder / f"{prefix}-{number:05}-of-{total:05}")
-                what = "is missing" if not copies else f"exists {copies} times"
-                raise UserError(
-                    f"data.root={root} is incomplete: of the {total} parts of {prefix}, {where} "
-                    f"{what}; keep each part once"
-                )
+        wrong = [number for number in range(total) if numbers.count(number) != 1]
+        if wrong:
+            where = _below(root, folder / f"{prefix}-{wrong[0]:05}-of-{total:05}")
+            raise UserError(
+                f"data.root={root} is incomplete: of the {total} parts of {prefix}, {where} is "
+                "missing or exists twice; keep each part once"
+            )
 
 
-def _name(root: Path, path: Path) -> str:
-    return path.relative_to(root).as_posix()
-
-
-def _origin(root: Path, path: Path) -> int:
-    """Return the split that a file or a folder above it is named after; TRAIN if none."""
-    origin = split_of(_name(root, path), path)
-    return TRAIN if origin is None else origin
-
-
-def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
+def _domain_folders(root: Path, files: Sequence[Path]) -> dict[Path, str]:
     """Return each file's top folder if these folders are domains; else an empty dict."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
-    distinct = set(tops.values())
-    named_after_split = any(map(split_words, distinct))
-    if len(tops) < len(files) or len(distinct) < 2 or named_after_split:
-        return {}
-    return tops
+    distinct = {*tops.values()}
+    is_split = any(split_of(name, root / name) is not None for name in distinct)
+    return {} if len(tops) < len(files) or len(distinct) < 2 or is_split else tops
 
 
-def _rows(path: Path, file: str, classes: int, domain_names: Sequence[str]) -> Iterator[Row]:
-    """Yield every row of a file, checked, without its split."""
+def _rows(path: Path, file: str, domain_names: Sequence[str]) -> Iterator[Row]:
+    """Yield every row of a file, without its split."""
     table = _open(path, file)
     columns = table.schema_arrow.names
     image_column = _column(columns, _IMAGE_COLUMNS, file)
-    label_column = _column(columns, _LABEL_COLUMNS, file)
-    selected = [image_column, label_column, *(["domain"] if "domain" in columns else [])]
+    selected = [image_column, _column(columns, _LABEL_COLUMNS, file)]
+    selected += ["domain"] if "domain" in columns else []
     for number, (image, label, *domain) in enumerate(_values(table, selected, file)):
         where = f"{file}, row {number}"
-        content, name = image, None
-        if isinstance(image, dict):
-            content, name = image.get("bytes"), image.get("path")
-        if not isinstance(content, bytes):
+        stored = image if isinstance(image, dict) else {"bytes": image}
+        if not isinstance(stored.get("bytes"), bytes):
             raise UserError(
                 f"{where}: column '{image_column}' contains no image bytes; "
                 "expected a struct of bytes and path"
             )
-        if isinstance(label, bool) or not isinstance(label, int):
+        place = next(iter(domain), None)
+        if isinstance(place, int) and 0 <= place < len(domain_names):
+            place = domain_names[place]
+        if place is not None and not isinstance(place, str):
             raise UserError(
-                f"{where}: label {reprlib.repr(label)} is not an integer; "
-                f"expected 0..{classes - 1} in column '{label_column}'"
+                f"{where}: the domain {shown(place)} is not a string, and neither {_INFO} nor the "
+                "file's metadata names it; correct it"
             )
-        if label == -1:
-            raise UserError(
-                f"{where}: label -1 stands for an image without a label; move {file} out of the "
-                "folder, or remove such rows"
-            )
-        if not 0 <= label < classes:
-            raise UserError(
-                f"{where}: label {label} is outside the {classes} classes "
-                f"(0..{classes - 1}); correct the row or the class names in {_INFO}"
-            )
-        domain_name = next(iter(domain), None)
-        if isinstance(domain_name, int) and 0 <= domain_name < len(domain_names):
-            domain_name = domain_names[domain_name]
-        if domain_name is not None and not isinstance(domain_name, str):
-            raise UserError(
-                f"{where}: the domain {reprlib.repr(domain_name)} is not a string, and "
-                f"neither {_INFO} nor the file's metadata names it; correct it"
-            )
-        yield Row(content, label, TRAIN, domain_name, where=where, path=name)
-
-
-def _batch_rows(table: Any) -> int:
-    """Return how many rows can be read at once.
-
-    A file may store a large value once and repeat it in every row, so that it takes a thousand
-    times its size in memory. A value is no larger than its column in a group of rows.
-    """
-    groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    largest = max((column.total_uncompressed_size for column in columns), default=0)
-    return int(min(_BATCH, max(1, _MOST_BYTES // max(1, largest))))
+        yield Row(stored["bytes"], label, TRAIN, place, where=where, path=stored.get("path"))
 
 
 def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of some columns, row by row."""
-    batches = table.iter_batches(batch_size=_batch_rows(table), columns=columns)
+    batches = table.iter_batches(batch_size=_BATCH, columns=columns)
     while True:
         with _readable(file):
             batch = next(batches, None)
-            values = batch and [batch.column(name).to_pylist() for name in columns]
+            values = None if batch is None else [batch.column(c).to_pylist() for c in columns]
         if values is None:
             return
         yield from zip(*values, strict=True)
@@ -223,7 +169,7 @@ def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ..
 def _open(path: Path, file: str) -> Any:
     import pyarrow.parquet as pq
 
-    check_regular(path)
+    status_of(path)
     with _readable(file):
         return pq.ParquetFile(path, page_checksum_verification=True)
 
@@ -241,75 +187,55 @@ def _readable(file: str) -> Iterator[None]:
 
 
 def _column(columns: list[str], candidates: tuple[str, ...], file: str) -> str:
-    for name in candidates:
-        if columns.count(name) > 1:
-            raise UserError(f"{file} has {columns.count(name)} columns called {name}; keep one")
-        if name in columns:
-            return name
-    raise UserError(
-        f"{file} has the columns {', '.join(columns)}; expected one called "
-        f"{' or '.join(candidates)}"
-    )
+    found = [name for name in columns if name in candidates]
+    if len(found) != 1:
+        raise UserError(
+            f"{file} has the columns {', '.join(columns)}; expected one called "
+            f"{' or '.join(candidates)}"
+        )
+    return found[0]
 
 
-def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
-    info = root / _INFO
-    if os.path.lexists(info):
-        content = read_typed(info, Any, "the file", _EXPECTED)
-        names = content.get("class_names") if isinstance(content, dict) else None
-        names = _feature_names(content, _LABEL_COLUMNS) if names is None else names
-        if names is not None:
-            return _checked(names, str(info))
-    names_by_file = {}
+def _described(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    """Yield the descriptions of a set: of its `dataset_info.json`, then in its files' metadata."""
+    if (info := root / _INFO).exists():
+        yield str(info), read_typed(info, Any, "the file", _EXPECTED)
     for path in files:
-        file = _name(root, path)
-        names = _feature_names(_described(path, file), _LABEL_COLUMNS)
-        if names is not None:
-            names_by_file[path] = _checked(names, file)
-    if not names_by_file:
+        file = _below(root, path)
+        metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        what = f"the metadata `huggingface` of {file}"
+        described = parse_typed(metadata, Any, what, _EXPECTED)
+        yield file, described.get("info") if isinstance(described, dict) else None
+
+
+def _class_names(root: Path, described: Mapping[str, Any]) -> tuple[str, ...]:
+    named = _names(described, _CLASS_KEYS)
+    if not named:
         raise UserError(
             f"the class names of data.root={root} are unknown: neither {_INFO} nor the files' "
             f"metadata has them; add {_INFO} with {_EXAMPLE}"
         )
-    if len(set(names_by_file.values())) > 1:
+    if str(root / _INFO) not in named and len({*named.values()}) > 1:
         raise UserError(
             f"the parquet files below data.root={root} disagree on the class names; add {_INFO} "
             f"with {_EXAMPLE}"
         )
-    return next(iter(names_by_file.values()))
+    return next(iter(named.values()))
 
 
-def _domain_names(root: Path, files: list[Path]) -> tuple[str, ...]:
-    """Return the names of domains that a `domain` column refers to by number; () without names."""
-    info = root / _INFO
-    content = read_typed(info, Any, "the file", _EXPECTED) if os.path.lexists(info) else None
-    candidates = [(content, str(info))]
-    candidates += [(_described(path, _name(root, path)), _name(root, path)) for path in files[:1]]
-    for described, where in candidates:
-        if (names := _feature_names(described, ("domain",))) is not None:
-            return _checked(names, where)
-    return ()
-
-
-def _described(path: Path, file: str) -> Any:
-    """Return the description in a file's metadata; None if it has none."""
-    metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    described = parse_typed(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
-    return described.get("info") if isinstance(described, dict) else None
-
-
-def _feature_names(info: Any, columns: tuple[str, ...]) -> Any:
-    """Return `features.<column>.names` of a Hugging Face description, or None."""
-    for column in columns:
-        names = info
-        for key in ("features", column, "names"):
-            names = names.get(key) if isinstance(names, dict) else None
-        if names is not None:
-            return names
-    return None
-
-
-def _checked(names: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        raise UserError(f"{where}: class names must be a list of strings")
-    return tuple(names)
+def _names(
+    described: Mapping[str, Any], places: Sequence[tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the names that each description has at the first of some places, if any."""
+    found = dict[str, tuple[str, ...]]()
+    for where, content in described.items():
+        for keys in places:
+            names = content
+            for key in keys:
+                names = names.get(key) if isinstance(names, dict) else None
+            if names is None:
+                continue
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise UserError(f"{where}: class names must be a list of strings")
+            found.setdefault(where, tuple(names))
+    return found

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions, decoding_reason
+from fedray.data.folders import files_below
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.known import known
-from fedray.data.layout import packed_hint, walk
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import cache_folder, node_lock
 
@@ -32,9 +32,6 @@ class _TorchVision(Source):
         """Return the web page of the files."""
         return known(self.set_name).origin.page
 
-    def _archives(self) -> list[str]:
-        return [file.url.rpartition("/")[2] for file in known(self.set_name).origin.files]
-
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`, or the cache if None; download missing files if that is allowed."""
         root = root or cache_folder() / "torchvision"
@@ -42,9 +39,8 @@ class _TorchVision(Source):
             return root
         if not download:
             raise UserError(
-                f"data.source={self.name}: no files in {root / self.folder}"
-                f"{packed_hint(root, self._archives())}; copy torchvision's files there (from "
-                f"{self.url}), set data.root to the folder that contains "
+                f"data.source={self.name}: no files in {root / self.folder}; copy torchvision's "
+                f"files there (from {self.url}), set data.root to the folder that contains "
                 f"{Path(self.folder).parts[0]}, or set data.download=true"
             )
         try:
@@ -57,12 +53,9 @@ class _TorchVision(Source):
             ) from None
         return root
 
-    def download_hint(self, root: Path) -> str:
-        return f"; copy its files from {self.url} to {root / self.folder}"
-
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the files that torchvision reads."""
-        return list(walk(root / self.folder))
+        return files_below(root / self.folder)
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         try:
@@ -72,8 +65,8 @@ class _TorchVision(Source):
         except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
                 f"data.source={self.name}: the files in {root / self.folder} are incomplete "
-                f"({decoding_reason(error)}){packed_hint(root / self.folder)}; complete them, or "
-                "remove them and set data.download=true"
+                f"({decoding_reason(error)}); complete them, or remove them and set "
+                "data.download=true"
             ) from None
         return Listing(names, rows)
 
