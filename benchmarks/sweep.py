@@ -1,7 +1,7 @@
 """The share of a sweep's processor time that is training: its trials alone against the sweep.
 
     python -m benchmarks.sweep
-    python -m benchmarks.sweep fedproto_lambda rounds=3 --num-samples 4
+    python -m benchmarks.sweep fedproto_lambda rounds=3 tuning.configurations=4
 
 Efficiency is the training time of all trials, each measured alone, divided by the sweep's wall time
 times its cores. The trials alone run one after the other in one process on one thread; only time in
@@ -120,7 +120,7 @@ def train(sweep: Path, count: int) -> tuple[float, float]:
     from fedray.studies.study import Study
 
     study, device = Study.read(sweep), torch.device("cpu")
-    trials = study.cells[0].first
+    trials = study.plan.configurations("all")
     chosen = trials[:: max(1, len(trials) // count)][:count] if count else trials
 
     def seconds(experiment: Experiment, out: Path) -> tuple[float, float]:
@@ -130,8 +130,9 @@ def train(sweep: Path, count: int) -> tuple[float, float]:
             pass
         return RunFolder(out).read().costs.wall_seconds, time.process_time() - before
 
-    cell, seeds = study.cells[0], study.plan.report.seeds
-    runs = [cell.run_spec(config, "tuning", seed).experiment for config in chosen for seed in seeds]
+    plan, seeds = study.plan, study.plan.report.seeds
+    specs = [plan.run(plan.places[0], config, "tuning", s) for config in chosen for s in seeds]
+    runs = [spec.experiment for spec in specs]
     with tempfile.TemporaryDirectory() as folder:
         first = runs[0].model_copy(update={"rounds": 1})
         seconds(first, Path(folder, "first"))  # fills imports, encoders and caches
@@ -164,7 +165,7 @@ def measure(arguments: Sequence[str], alone: int) -> Efficiency:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and measure; return the exit code."""
-    others = "All other arguments go to fedray.sweep: NAME key=value --num-samples N."
+    others = "All other arguments go to fedray.sweep: NAME key=value."
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=others)
     cli.add_argument(
         "--alone", type=int, default=0, metavar="N", help="measure only N trials alone"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedray.api.experiment import Experiment
     from fedray.api.result import Result, load
     from fedray.api.studies import Sweep, SweepResult, Table, TableResult
+    from fedray.api.trainable import trainable
     from fedray.base.errors import UserError
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ _HOMES = {
     "TableResult": "fedray.api.studies",
     "UserError": "fedray.base.errors",
     "load": "fedray.api.result",
+    "trainable": "fedray.api.trainable",
 }
 """The module that defines each name of the Python API."""
 
@@ -47,6 +49,7 @@ __all__ = [
     "UserError",
     "__version__",
     "load",
+    "trainable",
 ]
 
 

@@ -33,12 +33,11 @@ def plan_words(
     assignments: Iterable[str] = (),
     scale: str | None = None,
     plugins: Sequence[str] = (),
-    samples: int | None = None,
     rows: Sequence[str] = (),
 ) -> StudyPlan:
     """Plan a study with keys as a command line has them, "key=value"."""
     pairs = parse_assignments(assignments)
-    return plan_study(kind, name, pairs, scale, plugins, samples, rows)
+    return plan_study(kind, name, pairs, scale, plugins, rows)
 
 
 def study_tree(path: Path) -> dict[str, Any]:

@@ -404,13 +404,12 @@ case "$*" in
   *"show node"*) own="ADDRESS_${@: -1}"; echo "NodeName=x NodeAddr=${!own:-$ADDRESS} Port=1" ;;
 esac
 """
-# A `python` that chooses a folder, waits for nodes, reads how a sweep is, and sweeps.
+# A `python` that reads the command line, waits for nodes, and sweeps.
 PYTHON = r"""
 echo "python $*" >> "$LOG"
-case "$1 ${2:-} ${3:-}" in
-  "- $SLURM_JOB_ID "*) echo "$SWEEP_HOME"; exit "${HOME_STATUS:-0}" ;;
+case "$*" in
+  *--plan) exit "${PLAN_STATUS:-0}" ;;
   "- "*) [[ -z "${JOIN_SECONDS:-}" ]] || exec sleep "$JOIN_SECONDS"; exit "${JOIN_STATUS:-0}" ;;
-  "-c "*) echo "$STATUS" ;;
   *) exec bash -c "sleep ${SWEEP_SECONDS:-0}; exit ${SWEEP_STATUS:-0}" ;;
 esac
 """
@@ -435,7 +434,6 @@ def stage(tmp_path) -> dict[str, str]:
         "PYTHON": sys.executable,
         "NODES": "localhost",
         "ADDRESS": "127.0.0.1",
-        "SWEEP_HOME": str(tmp_path / "sweep"),
         "RAY_TMPDIR": str(tmp_path),
         "SLURM_JOB_ID": job,
         "SLURM_JOB_NODELIST": "localhost",
@@ -459,6 +457,7 @@ echo "srun $*" >> "$LOG"
 while [[ "$1" == -* ]]; do shift; done; exec "$@"
 """
 ALONE = ("fedtsp_lambda",)
+SWEEPS = "python -m fedray.sweep fedtsp_lambda"
 
 
 def option(line: str, name: str) -> str:
@@ -476,7 +475,7 @@ def option(line: str, name: str) -> str:
         (ALONE, {"NODES": "a b", "ADDRESS": "127.0.1.1", "ADDRESS_b": "192.0.2.8"}, "set HEAD_IP"),
         (ALONE, {"NODES": "a", "ADDRESS": "no.such.host.invalid"}, "set HEAD_IP"),
         (ALONE, {"MLFLOW_TRACKING_URI": ""}, "mlflow/README.md"),
-        (ALONE, {"HOME_STATUS": "2"}, ""),
+        (ALONE, {"PLAN_STATUS": "2"}, ""),
     ],
 )
 def test_sbatch_says_what_is_missing_before_ray_starts(stage, tmp_path, args, env, says):
@@ -506,13 +505,12 @@ def test_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
         f"--object-store-memory={1000 * 2**20 * 3 // 10}", "mode=token",
     ):  # fmt: skip
         assert one in start.split()
-    assert f"python -m fedray.sweep fedtsp_lambda --scale paper --out {tmp_path}/sweep" in log
+    assert "python -m fedray.sweep fedtsp_lambda --scale paper" in log
     assert log[-1] == "ended --head"
     private = Path(option(start, "--temp-dir")).parent
     assert private.name.startswith(f"ray-{job}.")
     assert private.parent == tmp_path / "t"
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
-    assert list((tmp_path / "home" / "fedray_results").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -536,7 +534,7 @@ def start_sweeping(stage: Mapping[str, str], folder: Path) -> subprocess.Popen[b
     """A job whose sweep takes a minute, and has begun."""
     put(folder / "bin", "srun", SRUN)
     running = subprocess.Popen(["bash", SBATCH, *ALONE], env=stage | {"SWEEP_SECONDS": "60"})
-    wait_until(lambda: any("fedray.sweep fed" in line for line in lines_of(folder / "log")))
+    wait_until(lambda: SWEEPS in lines_of(folder / "log"))
     return running
 
 
@@ -565,7 +563,7 @@ def test_sbatch_is_queued_again_when_its_head_is_lost_while_nodes_join(stage, tm
     done = bash(SBATCH, *ALONE, env=stage | {"JOIN_SECONDS": "600"})
     assert done.returncode == 75
     assert "the head is lost" in done.stdout
-    assert not any("fedray.sweep fed" in line for line in lines_of(tmp_path / "log"))
+    assert SWEEPS not in lines_of(tmp_path / "log")
 
 
 @pytest.mark.slow
@@ -574,8 +572,6 @@ def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):
     running.send_signal(signal.SIGUSR1)
     assert running.wait(120) == 75
     assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
-    note = tmp_path / "home" / "fedray_results" / f".slurm-{stage['SLURM_JOB_ID']}"
-    assert note.read_text().strip() == str(tmp_path / "sweep")
 
 
 @pytest.mark.slow
@@ -588,28 +584,6 @@ def test_sbatch_is_queued_again_so_often_and_no_oftener(stage, tmp_path):
     done = bash(SBATCH, *ALONE, env=stage | {"SLURM_RESTART_COUNT": "4"})
     assert done.returncode == 1
     assert "FEDRAY_MOST_RESTARTS allows 3" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("status", "goes_on"), [(None, "--out {}"), ("running", "--out {} --resume"), ("finished", "")]
-)
-def test_sbatch_goes_on_in_the_folder_of_its_first_start(stage, tmp_path, status, goes_on):
-    put(tmp_path / "bin", "srun", SRUN)
-    home = tmp_path / "first"
-    home.mkdir()
-    if status is not None:
-        (home / "plan.json").write_text(f'{{"status": "{status}"}}')
-    results = tmp_path / "home" / "fedray_results"
-    results.mkdir()
-    (results / f".slurm-{stage['SLURM_JOB_ID']}").write_text(f"{home}\n")
-    done = bash(SBATCH, *ALONE, env=stage | {"SLURM_RESTART_COUNT": "1", "STATUS": str(status)})
-    assert done.returncode == 0, done.stderr
-    sweeps = [line for line in lines_of(tmp_path / "log") if "fedray.sweep fed" in line]
-    assert sweeps == (
-        [f"python -m fedray.sweep fedtsp_lambda {goes_on}".format(home)] * bool(goes_on)
-    )
-    assert list(results.iterdir()) == []
 
 
 def test_job_ports_lie_below_those_of_the_kernel():

@@ -125,7 +125,7 @@ def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None
     log = submit(
         head, ROOT, "python", "-m", "fedray.sweep", "fedtsp_lambda",
         "rounds=1", "local_epochs=1", "data.clients=4", "algorithm.prompt_length=0",
-        "text.encoder=orthogonal", "--num-samples", "2",
+        "text.encoder=orthogonal", "tuning.configurations=2",
     )  # fmt: skip
     assert re.search(r"python -m fedray\.run \S+ .*algorithm\.lambda=", log), log[-2000:]
     runs = [RunFolder(path.parent).read() for path in result_files(head, "fedtsp_lambda")]
@@ -230,7 +230,7 @@ def test_a_stopped_job_goes_on_in_the_same_mlflow_run_by_its_hint(
     log = ray("logs", job)
     assert status == "KILLED", log[-3000:]
     assert "the run goes on" not in log
-    hint = re.search(r"go on with: ray job (submit .*--resume)", log)[1]
+    hint = re.search(r"go on with: ray job (submit .*fedray.sweep stopped)", log)[1]
     log = ray(*shlex.split(hint))
     assert parent() == (run_id, "FINISHED"), log[-3000:]
 

@@ -136,7 +136,6 @@ def test_a_sweep_runs_on_two_nodes_with_a_token(slurm, undisturbed):
     assert "the cluster has 2 CPU, 0 GPU on 2 node(s); 2 run(s) at a time" in undisturbed.log
     token = slurm.folder / "home" / ".ray" / "auth_token"
     assert token.stat().st_mode & 0o777 == 0o600
-    assert not list(undisturbed.results.glob(".slurm-*"))
 
 
 def test_a_lost_node_does_not_end_a_job_that_may_shrink(slurm, submit, undisturbed):
@@ -194,7 +193,7 @@ def test_a_job_is_not_started_again_for_ever(slurm, submit, undisturbed):
     limit_soon(slurm, job)
     assert job.wait() == "FAILED"
     assert (job.told("Restarts"), job.told("ExitCode")) == ("0", "1:0")
-    assert f"--resume --out {job.home}" in job.log
+    assert "Submit the same line again" in job.log
 
 
 def test_a_mistake_of_the_users_ends_the_job_at_once(submit):

@@ -1,6 +1,6 @@
-"""Kill the driver of a sweep with SIGKILL at random moments, then `--resume`, again and again.
+"""Kill the driver of a sweep with SIGKILL at random moments, and give the command again.
 
-The sweep is resumed at once, while the trials that the driver left on Ray are still ending.
+The command is given again at once, while the trials that the driver left on Ray are still ending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.common import descendants, ray_folder, still_running
 from benchmarks.faults.harness import Tally, Victim, difference, prepare, run_undisturbed
 from fedray.storage.run_folder import find_run_folders
 
-FAULT = "sweep's driver killed, then --resume"
+FAULT = "sweep's driver killed, then the same command"
 LIMIT_SECONDS = 1800.0
 PER_RUN = 4
 CONCLUDED = ("trials.csv", "best.yaml", "sweep.png", "sweep.yaml")
@@ -55,14 +55,13 @@ def write_sweep(folder: Path, experiment: Path, settings: dict[str, Any]) -> Pat
 
 
 def sweep_command(sweep: Path, home: Path, *words: str) -> Callable[[], int]:
-    """Return a function that runs or resumes a sweep in the folder `home`."""
+    """Return a function that runs a sweep in the folder `home`, or goes on with it."""
 
     def work() -> int:
         from fedray.sweep import main
 
         os.environ["FEDRAY_RESULTS"] = str(results_of(home))  # else it finds the other's runs
-        resumes = ["--resume"] if (home / "plan.json").exists() else []
-        return main([str(sweep), *words, *resumes, "--out", str(home), "--no-track"])
+        return main([str(sweep), *words, "--out", str(home), "--no-track"])
 
     return work
 
@@ -87,9 +86,7 @@ def _one_sweep(sweep: Path, home: Path, most: int, seconds: float, moments: rand
         driver.kill()
         wrong = wrong or "the sweep has not ended"
     else:
-        # A driver that is killed after its last step has nothing to resume.
-        is_over = end.code == 2 and "is finished" in end.errors
-        wrong = wrong or end.fault or (end.code and not is_over and end.errors) or ""
+        wrong = wrong or end.fault or (end.code and end.errors) or ""
     wrong = wrong or _sweep_difference(home, home.parent / "undisturbed")
     tally = Tally()
     tally.add([FAULT] * kills, "identical", wrong and f"{home}: {wrong}")

@@ -3,5 +3,6 @@
 experiment.py  `Experiment`: set up and train an experiment
 result.py      `Result`: the numbers and models of a run
 studies.py     `Sweep` and `Table` with their results
+trainable.py   `trainable`: an experiment for the user's own `Tuner`
 training.py    execution of one run, shared by the command line and Python
 """

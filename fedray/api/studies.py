@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
 from fedray.api.result import indexed_frame
-from fedray.base.errors import RunFailed, UserError
+from fedray.base.errors import RunFailed
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.results.paired import Side
 from fedray.results.record import DATA, TableRecord
-from fedray.storage.files import LOCK, check_name, new_place, write_atomic
+from fedray.storage.files import LOCK, check_name, write_atomic
 from fedray.studies.file import Kind
-from fedray.studies.flow import Request, carry_out, home_of
+from fedray.studies.flow import Outcome, Request, carry_out, home_of
 from fedray.studies.study import FILE, Study
 from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 if TYPE_CHECKING:
     import pandas
+    from ray.tune import ResultGrid
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -41,7 +42,6 @@ class _Study:
         pairs: Mapping[str, Any],
         scale: str | None,
         plugins: Paths,
-        samples: int | None = None,
         published: Paths = (),
     ) -> None:
         self._tree: Tree | None = None
@@ -54,31 +54,31 @@ class _Study:
             name=self.name,
             pairs=[(key, plain(value)) for key, value in pairs.items()],
             scale=scale,
-            samples=samples,
             plugins=_paths(plugins),
             published=[Path(path) for path in _paths(published)],
         )
 
-    def _carry_out(self, out: str | Path | None, track: bool, resume: bool) -> tuple[Path, bool]:
-        """Run the study; return the folder of the invocation, and whether any run succeeded.
+    def _carry_out(self, out: str | Path | None, track: bool) -> Outcome:
+        """Run the study, or go on with it; return what it came to.
 
         Raises:
             UserError: if something is missing or wrong.
             KeyboardInterrupt: after Ctrl-C, once Ray Tune has stopped all trials.
         """
-        request = self._request
-        home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
+        place = None if out is None else Path(out).expanduser().resolve()
+        scales = (self._tree or {}).get("scales") or ["laptop"]
+        scale = self._request.scale or next(iter(scales))
+        home = place or home_of(self._request.kind, Path(self.name).stem, scale)
         with self._file_in(home) as name:
-            pairs = () if resume else request.pairs
-            changes = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
-            _, code = carry_out(Request(**{**vars(request), **changes}))
-        if code == INTERRUPTED:
+            changes = {"name": name, "out": place, "track": track}
+            outcome = carry_out(Request(**{**vars(self._request), **changes}))
+        if outcome.code == INTERRUPTED:
             raise KeyboardInterrupt
-        return home, code != RUN_ERROR
+        return outcome
 
     @contextmanager
     def _file_in(self, home: Path) -> Iterator[str]:
-        """Write a study that is a mapping into the folder of the invocation; yield its name.
+        """Write a study that is a mapping into the study's folder; yield its name.
 
         The file and a new folder are removed if the block raises before the study begins.
         """
@@ -106,7 +106,6 @@ class Sweep(_Study):
             optionally a `name`.
         settings: overrides by dotted key, for the experiments of all runs.
         scale: the size of the study; None: the first in its file.
-        num_samples: number of configurations; from a grid, an evenly spread selection.
         plugins: your files, folders or modules.
         **keys: further overrides with keys without a dot, `rounds=5`.
     """
@@ -117,31 +116,28 @@ class Sweep(_Study):
         settings: Mapping[str, Any] | None = None,
         *,
         scale: str | None = None,
-        num_samples: int | None = None,
         plugins: Paths = (),
         **keys: Any,
     ) -> None:
         pairs = {**(settings or {}), **keys}
-        super().__init__("sweep", sweep, pairs, scale, plugins, num_samples)
+        super().__init__("sweep", sweep, pairs, scale, plugins)
 
-    def run(
-        self, out: str | Path | None = None, *, track: bool = True, resume: bool = False
-    ) -> SweepResult:
-        """Run the sweep; print its progress and the table of trials.
+    def run(self, out: str | Path | None = None, *, track: bool = True) -> SweepResult:
+        """Run the sweep, or go on with it; print its progress and the table of trials.
 
         Args:
-            out: folder for the results; None: a new one below $FEDRAY_RESULTS or ~/fedray_results.
+            out: folder for the results; None: NAME/SCALE below $FEDRAY_RESULTS or ~/fedray_results.
             track: whether to log to MLflow, as the command does.
-            resume: continue the sweep in `out`.
 
         Raises:
             UserError: if something is missing or wrong.
             RunFailed: if no trial succeeded.
         """
-        home, came_through = self._carry_out(out, track, resume)
-        if not came_through:
+        outcome = self._carry_out(out, track)
+        home = outcome.study.home
+        if outcome.code == RUN_ERROR:
             raise RunFailed(f"no trial of {self.name} succeeded; see {home}/trials.csv")
-        return SweepResult(home)
+        return SweepResult(home, outcome.grid)
 
 
 class SweepResult:
@@ -149,17 +145,20 @@ class SweepResult:
 
     Args:
         folder: the folder of the results.
+        grid: Ray Tune's results of the sweep that has just run.
 
     Attributes:
         folder: the folder of the results.
+        grid: Ray Tune's `ResultGrid`; None if every run had finished before.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, grid: ResultGrid | None = None) -> None:
         self.folder = Path(folder)
+        self.grid = grid
 
     @cached_property
     def _outcome(self) -> SweepOutcome:
-        return sweep_outcome(Study.read(self.folder).look())
+        return sweep_outcome(Study.read(self.folder))
 
     @property
     def best(self) -> pandas.Series | None:
@@ -206,12 +205,11 @@ class Table(_Study):
         pairs = {**(settings or {}), **keys}
         super().__init__("table", table, pairs, scale, plugins, published=published)
 
-    def run(
-        self, out: str | Path | None = None, *, track: bool = True, resume: bool = False
-    ) -> TableResult:
-        """Run the table; arguments and errors as for `Sweep.run`."""
-        home, came_through = self._carry_out(out, track, resume)
-        if not came_through:
+    def run(self, out: str | Path | None = None, *, track: bool = True) -> TableResult:
+        """Run the table, or go on with it; arguments and errors as for `Sweep.run`."""
+        outcome = self._carry_out(out, track)
+        home = outcome.study.home
+        if outcome.code == RUN_ERROR:
             raise RunFailed(f"no cell of {self.name} succeeded; see {home / 'table.md'}")
         return TableResult(home)
 
@@ -266,16 +264,3 @@ def _remove_if_empty(folder: Path | None) -> None:
         if folder is not None:
             (folder / LOCK).unlink(missing_ok=True)
             folder.rmdir()
-
-
-def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
-    """Return the folder of an invocation: `out`, or a new one.
-
-    Raises:
-        UserError: if `resume` is set without `out`, or the folder cannot be created.
-    """
-    if out is not None:
-        return Path(out).expanduser().resolve()
-    if resume:
-        raise UserError("resume=True continues the study in `out`; pass its folder as `out`")
-    return new_place(below)

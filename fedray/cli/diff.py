@@ -86,8 +86,8 @@ def changes_of_invocation(folder: Path, name: str) -> list[str]:
     now = plan_study(then.plan.kind, name, scale=then.plan.scale)
     changes = config_changes(then.plan.model_dump(mode="json"), now.model_dump(mode="json"))
     with missing_roots_allowed():
-        today = replace(then, plan=now).look()
-    missing = [today.name_of(run.spec) for run in today.runs.values()]
+        today = replace(then, plan=now)
+        missing = [today.name_of(run) for run in today.needed.values() if not today.end_of(run)]
     return [*changes, *(f"{run}: not run with these settings and versions" for run in missing)]
 
 

@@ -107,13 +107,12 @@ def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
 
 def _runs_of(plan: StudyPlan) -> list[PlannedRun]:
     from fedray.results.labels import config_label
-    from fedray.studies.cell import Cell, check_cells
+    from fedray.studies.cell import check_cells
 
-    cells = [Cell(plan, place) for place in plan.places]
-    check_cells(cells)
+    check_cells(plan)
     return [
-        PlannedRun(f"{cell.place} {config_label(run.config)}", run.experiment)
-        for cell in cells
-        for config in cell.first
-        for run in [cell.run_spec(config, "tuning", plan.report.seeds[0])]
+        PlannedRun(f"{place} {config_label(config)}", run.experiment)
+        for place in plan.places
+        for config in plan.configurations(place.row)
+        for run in [plan.run(place, config, "tuning", plan.report.seeds[0])]
     ]

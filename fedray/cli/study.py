@@ -15,7 +15,6 @@ from fedray.base.activity import say_next
 from fedray.base.imports import import_quickly
 from fedray.cli.start import import_while_ray_starts
 from fedray.command import PATH, Command, F, KnownName, is_program, keys, plugins
-from fedray.results.design import MOST_CONFIGURATIONS
 from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ def _common(kind: Kind) -> Callable[[F], F]:
         ),
         click.option("--no-track", is_flag=True, help="Do not log to MLflow."),
         plugins,
-        click.option("--resume", is_flag=True, help="Continue the latest unfinished invocation."),
-        click.option("--out", type=PATH, help="Folder for the results of this invocation."),
+        click.option("--out", type=PATH, help="Folder for the results; default: NAME/SCALE."),
         click.option("--plan", is_flag=True, help="Print the runs without starting them."),
     ]
 
@@ -63,17 +61,12 @@ def _common(kind: Kind) -> Callable[[F], F]:
 
 @click.command(cls=Command, epilog="fedray ls sweeps lists the available sweeps.")
 @_common("sweep")
-@click.option(
-    "--num-samples",
-    "samples",
-    type=click.IntRange(1, MOST_CONFIGURATIONS),
-    help="Number of configurations to try; from a grid, an evenly spread selection.",
-)
 def sweep(**words: Any) -> int:
     """Run one experiment in many configurations.
 
     NAME is a sweep in tune/ or a YAML file. KEY=VALUE overrides a setting of all runs
-    (rounds=5) or of the sweep (seed=0,1 select=test).
+    (rounds=5) or of the sweep (seed=0,1 tuning.configurations=8). The same command again
+    goes on with what is not finished.
     """
     return _run("sweep", words)
 
@@ -86,13 +79,14 @@ def table(**words: Any) -> int:
     """Compare methods, each tuned with the same effort, and test claims over seeds.
 
     NAME is a table in tune/tables/ or a YAML file. KEY=VALUE overrides a setting of all runs
-    (rounds=5) or of the table (report.seeds=[0,1] tuning.configurations=4).
+    (rounds=5) or of the table (report.seeds=[0,1] tuning.configurations=4). The same command
+    again goes on with what is not finished.
     """
     return _run("table", words)
 
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:
-    """Run or resume the study of a command line; return the exit code."""
+    """Run the study of a command line, or go on with it; return the exit code."""
     name, starts = words["name"], is_program() and not os.environ.get("RAY_ADDRESS")
     if name and starts and not words["plan"]:
         read_study(kind, name)  # a wrong name is refused before Ray starts
@@ -103,7 +97,7 @@ def _run(kind: Kind, words: dict[str, Any]) -> int:
         import_quickly("torch")  # takes two seconds
     from fedray.studies.flow import carry_out
 
-    return carry_out(request_of(kind, **words))[1]
+    return carry_out(request_of(kind, **words)).code
 
 
 def request_of(

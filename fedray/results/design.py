@@ -21,7 +21,7 @@ OTHERS = "*"
 """Key of the paper's numbers for all columns that have no entry."""
 Config = dict[str, Any]
 """The values of the searched keys."""
-Search = Literal["grid", "random", "tpe"]
+Search = Literal["grid", "random", "optuna"]
 Select = Literal["validation", "test", "nothing"]
 
 
@@ -42,15 +42,15 @@ class Tuning(Frozen):
     """
 
     configurations: int | None = Field(5, ge=1, le=MOST_CONFIGURATIONS)
-    """Maximum number of configurations, extensions of a grid included. None, for the grid of a
+    """Maximum number of configurations, continuations of a grid included. None, for the grid of a
     sweep: all."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a tuning run; the chosen configuration is then run for the report's rounds. None:
     the report's rounds."""
     search: Search = "grid"
-    """grid: every combination; random: independent draws; tpe: Optuna's sampler, for sweeps."""
+    """grid: every combination; random: independent draws; optuna: its TPE, for sweeps."""
     extend: StrictBool = True
-    """Whether a grid is extended if the choice lies at its edge, within the budget."""
+    """Whether a grid is continued if the choice lies at its end, within the budget."""
     search_seed: Seed = 0
     """Seed of random draws."""
     at: str | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -39,15 +39,14 @@ from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 
 DATA = "table.json"
-FORMAT = 5
+FORMAT = 6
 """Version of table.json; since format 5, a number stands once."""
 DIVERGED = "it diverged"
 """First words of the reason of a run with a number that was not finite. Only such failures count
 against a configuration."""
 
 
-End = Literal["lowest", "highest", "first", "last"]
-Why = Literal["budget", "bound", "off", "late", "joint"]
+End = Literal["lowest", "highest"]
 Reading = Literal[
     "explains it away",
     "explains most of it",
@@ -114,33 +113,25 @@ class Edge:
     """A choice at the end of the values tried on an axis.
 
     Attributes:
-        key: the axis; keys that vary together are separated by commas.
-        value: the chosen value; for keys that vary together, a list with one value per key.
-        end: the end: lowest or highest value; for keys that vary together, first or last of the
-            list.
-        why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
-            "late" if better choices diverged in the report; "joint" if keys vary together.
+        key: the axis.
+        value: the chosen value.
+        end: the end at which it lies.
         seeds: the seeds whose choice it is; empty: all.
     """
 
     key: str
-    value: Any
+    value: float
     end: End
-    why: Why
     seeds: Sequence[int] = ()
 
     def __str__(self) -> str:
         of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
-        if self.end in ("lowest", "highest"):
-            return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
-        pairs = zip(self.key.split(","), self.value, strict=True)
-        values = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
-        return f"{values}{of} is the {self.end} of its list"
+        return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
 
     @property
     def name(self) -> str:
-        """The axis without prefixes of its keys: "lr", "lambda_start, lambda_end"."""
-        return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
+        """The last part of the key: "lr"."""
+        return self.key.rpartition(".")[2]
 
 
 class Attempt(Frozen):
@@ -169,8 +160,6 @@ class CellRecord(Frozen):
     """Names of the reported runs by seed."""
     tried: list[Attempt] = Field(default_factory=list)
     """The tuning runs; empty if another cell tunes."""
-    dropped: list[Attempt] = Field(default_factory=list)
-    """Better choices that diverged when they were reported, with these runs."""
     edges: list[Edge] = Field(default_factory=list)
     """Edges of the space at which the choices lie."""
 

@@ -8,29 +8,18 @@ from statistics import fmean, median_low
 from typing import Any
 
 from fedray.config import Experiment, flatten
-from fedray.results.design import Place, seeds_text
+from fedray.results.design import Place
 from fedray.results.frame import NOT_COMPARED
-from fedray.results.labels import config_label, show_value
+from fedray.results.labels import show_value
 from fedray.results.pages.table import count_text, tried_by_seed
 from fedray.results.record import (
-    DIVERGED,
     CellRecord,
-    FailedRun,
     Measured,
     TableRecord,
 )
 from fedray.storage.environment import NUMERIC
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Axis, parse_space
-
-EDGES = {
-    "budget": "the budget is spent",
-    "bound": "the next value is out of bounds",
-    "off": "tuning.extend is false",
-    "late": "grids are extended only for the first choice, which diverged later",
-    "joint": "keys that vary together are not extended",
-}
-"""Reasons why a grid is not extended beyond a choice, by `Edge.why`."""
 
 MORE = 1.5
 """A caveat names unequal work if the largest count is above this multiple of the smallest."""
@@ -61,7 +50,6 @@ def table_caveats(
         *(note for column, cells in columns.items() for note in _effort(plan, column, cells)),
         *_edges(record),
         *_failures(record),
-        *_dropped_choices(record),
         *(note for column, cells in columns.items() for note in _data(record, column, cells)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
@@ -143,7 +131,7 @@ def _edges(record: TableRecord) -> Iterator[str]:
         if leader != cell.place and record.cell(leader).chosen == cell.chosen:
             continue
         for edge in cell.edges:
-            yield f"{cell.place}: the choice {edge} ({EDGES[edge.why]})"
+            yield f"{cell.place}: the choice {edge}"
 
 
 def _failures(record: TableRecord) -> Iterator[str]:
@@ -153,24 +141,6 @@ def _failures(record: TableRecord) -> Iterator[str]:
             yield f"{cell.place}: {failed} of {len(cell.tried)} configurations failed"
         for seed, reason in record.reasons(cell).items():
             yield f"{cell.place}, seed {seed} failed: {reason}"
-
-
-def _dropped_choices(record: TableRecord) -> Iterator[str]:
-    """Yield choices that diverged in the report, and the configurations that replace them."""
-    for cell in record.cells:
-        late = {seed for dropped in cell.dropped for seed in dropped.runs}
-        for dropped in cell.dropped:
-            run = record.runs[next(iter(dropped.runs.values()))]
-            reason = run.reason.removeprefix(f"{DIVERGED}: ") if isinstance(run, FailedRun) else ""
-            seeds = seeds_text([*dropped.runs])
-            yield f"{cell.place}: {config_label(dropped.config)} diverged on {seeds}: {reason}"
-        for seed, config in cell.choices.items():
-            if seed in late and cell.phase == "over":
-                run = record.runs[cell.reported[seed]]
-                first = "the first choice, because all choices diverged"
-                is_first = isinstance(run, FailedRun) and run.diverged
-                instead = first if is_first else "the next by validation"
-                yield f"{cell.place}: reported on seed {seed} is {config_label(config)}, {instead}"
 
 
 def _data(record: TableRecord, column: str, cells: Sequence[CellRecord]) -> Iterator[str]:
@@ -286,7 +256,7 @@ def _search_texts(plan: StudyPlan, row: str) -> dict[str, str]:
 
 def _axis_text(axis: Axis, key: str) -> str:
     if not axis.is_listed:
-        return f"{axis.distribution} {' to '.join(map(show_value, axis.values))}"
+        return f"{axis.distribution} {' to '.join(map(show_value, axis.ends))}"
     return ", ".join(dict.fromkeys(show_value(config[key]) for config in axis.configs))
 
 

@@ -52,7 +52,7 @@ from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.printed import PAPER, as_printed, can_be_printed
-from fedray.studies.space import check_space, chooses_rounds, count_points, grid, parse_space
+from fedray.studies.space import check_space, chooses_rounds, grid, parse_space
 
 Kind = Literal["sweep", "table"]
 SCALES = ("laptop", "desktop", PAPER, PRINTED)
@@ -171,9 +171,10 @@ class StudyKeys(Frozen):
     """The round whose numbers count: the best by the metric that chooses (never round 0), or the
     last."""
     space: Tree | None = None
-    """The search space of every row in every column: {grid: [...]}, {choice: [...]}, {uniform:
-    [lo, hi]}, {loguniform: [lo, hi]}, {randint: [lo, hi]}, ends included. Join keys that vary
-    together by commas: `data.clients, participation: {grid: [[10, 1.0]]}`.
+    """The search space of every row in every column: {grid: [...]}, {choice: [...]}, or a range
+    of Ray Tune: uniform, quniform, loguniform, randint (without its upper end), qrandint,
+    lograndint. Join keys that vary together by commas: `data.clients, participation: {grid: [[10,
+    1.0]]}`.
     A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
     tuning: Tuning = Tuning()
     """`configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
@@ -281,7 +282,6 @@ def plan_study(
     pairs: Iterable[tuple[str, Any]] = (),
     scale: str | None = None,
     plugins: Sequence[str] = (),
-    samples: int | None = None,
     rows: Sequence[str] = (),
 ) -> StudyPlan:
     """Load a study and return the plan of one scale with the command line's keys.
@@ -296,7 +296,6 @@ def plan_study(
         pairs: keys and values of the command line.
         scale: laptop, desktop, paper or printed; None: the first scale of the file.
         plugins: files and modules in addition to those that the experiments name.
-        samples: number of configurations of a sweep; None: the file's.
         rows: the rows of a table to run; empty: all.
 
     Raises:
@@ -306,8 +305,6 @@ def plan_study(
     where = f"{kind} {check_name(path.stem)}"
     tree = as_printed(tree, where) if scale == PRINTED else tree
     asked = _sort_assignments(pairs, kind)
-    if samples is not None:
-        asked["tuning"]["configurations"] = samples
     if kind == "sweep":
         only_tables = TableKeys.model_fields.keys() - SweepKeys.model_fields.keys()
         for key in (key for key in [*tree, *asked] if key in only_tables):
@@ -409,7 +406,7 @@ def _plan_scale(
         choose=study.choose or study.metrics[0],
         select=select,
         validation_fraction=study.validation_fraction if select == "validation" else None,
-        tuning=_tuning(study, rows),
+        tuning=_tuning(study),
         report=Reporting(**dict(study.report)),
         at=study.at,
         **_table_parts(study, rows, tree, label, where),
@@ -548,8 +545,6 @@ def _bases(
 ) -> dict[str, Tree]:
     """Load the plug-ins and return the experiments of all rows, each with all plug-in sources.
 
-    A resumed study runs the stored sources, even if the plug-in files have changed.
-
     Args:
         study: the study.
         experiment: the experiment of rows that name none.
@@ -574,16 +569,12 @@ def _select(base: Tree) -> Select:
     return validate(ReportConfig, report, "report").select
 
 
-def _tuning(study: StudyKeys, rows: Mapping[str, RowPlan]) -> Tuning:
-    """Return the budget: of a sweep that draws `SAMPLES`, and with tpe at most the whole space."""
+def _tuning(study: StudyKeys) -> Tuning:
+    """Return the budget: of a sweep that draws configurations `SAMPLES`."""
     tuning = Tuning(**dict(study.tuning))
     count = tuning.configurations
     if count is None and isinstance(study, SweepKeys) and tuning.search != "grid":
         count = SAMPLES
-    space = parse_space(next(iter(rows.values())).space)
-    points = count_points(space) if tuning.search == "tpe" else None
-    if points is not None and count is not None:
-        count = min(count, points)
     return tuning.model_copy(update={"configurations": count})
 
 
@@ -594,10 +585,12 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
     wrong = {
         "tuning.asha compares single runs, not means over seeds; give one seed, and run the best "
         "configurations with more, or leave asha out": asha and len(plan.report.seeds) > 1,
-        "tuning.asha: tpe would take a stopped run's last value for its result; use search: "
-        "random, or leave asha out": asha and tuning.search == "tpe",
+        "tuning.asha: Optuna would take a stopped run's last value for its result; use search: "
+        "random, or leave asha out": asha and tuning.search == "optuna",
         "tuning.asha is for sweeps; leave it out": asha and not is_sweep,
-        "tuning.search: tpe is for sweeps; use random": tuning.search == "tpe" and not is_sweep,
+        "tuning.search: optuna is for sweeps; use random": (
+            tuning.search == "optuna" and not is_sweep
+        ),
         "tuning.rounds is for tables; set rounds": is_sweep and tuning.rounds is not None,
         "select: nothing needs asha: null": chooses_nothing and asha,
         "select: nothing needs at: final": chooses_nothing and plan.at != "final",

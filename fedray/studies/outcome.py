@@ -8,12 +8,12 @@ from datetime import datetime
 
 from fedray.base.processors import allowed_cpus
 from fedray.config import Experiment
-from fedray.results.design import Place
+from fedray.results.design import Config, Place
 from fedray.results.record import Attempt, CellRecord, FailedRun, Made, Measured, TableRecord
 from fedray.storage.environment import versions
 from fedray.studies.caveats import table_caveats
-from fedray.studies.cell import Cell, CellState, RunSpec
-from fedray.studies.plan import Phase
+from fedray.studies.cell import CellState
+from fedray.studies.plan import Phase, RunSpec
 from fedray.studies.store import name_in_tables
 from fedray.studies.study import Study
 
@@ -23,11 +23,11 @@ SHOWN = ("fedray", "python", "torch", "ray")
 
 def outcome(study: Study) -> TableRecord:
     """Return the record of a table, with its verdicts and notes."""
-    states = study.states()
-    specs = [spec for cell, state in states for spec in cell.all_runs(state)]
+    states = study.states
+    specs = [spec for state in states for spec in state.runs]
     runs: dict[str, Measured | FailedRun] = {}
     for spec in specs:
-        end = study.outcome_of(spec)
+        end = study.end_of(spec)
         if isinstance(end, Measured):
             _add(runs, name_in_tables(spec, study.plan), end)
         elif end is not None:
@@ -36,13 +36,13 @@ def outcome(study: Study) -> TableRecord:
                 name_in_tables(spec, study.plan), FailedRun(reason=end, seconds=seconds)
             )
     measured = {name for run in runs.values() if isinstance(run, Measured) for name in run.values}
-    reported = {cell.place: _reported(cell, state) for cell, state in states}
+    reported = {state.place: _reported(study, state) for state in states}
     record = TableRecord(
         made=_made(study, specs),
         plan=study.plan,
         metrics={name: of for name, of in study.declared.items() if name in measured},
         runs=runs,
-        cells=[_cell(study, cell, state, reported[cell.place]) for cell, state in states],
+        cells=[_cell(study, state, reported[state.place]) for state in states],
     )
     notes = [
         *table_caveats(study.plan, record, _experiments(study, reported)),
@@ -60,43 +60,39 @@ def _add(runs: dict[str, Measured | FailedRun], name: str, run: Measured) -> Non
     runs[name] = run
 
 
-def _reported(cell: Cell, state: CellState) -> dict[int, RunSpec]:
+def _reported(study: Study, state: CellState) -> dict[int, RunSpec]:
     """Return the reported run of each seed; of a seed without a choice, a run that failed."""
-    runs = {}
-    for seed in cell.seeds if state.choices or state.phase == "failed" else ():
-        if (config := state.choices.get(seed)) is not None:
-            runs[seed] = cell.run_spec(config, "report", seed)
-        elif cell.first:
-            runs[seed] = cell.run_spec(cell.first[0], "tuning", seed)
-    return runs
+    plan = study.plan
+    leader = plan.leader(state.place)
+    first = plan.first_config(leader.row)
+    runs = {
+        seed: plan.run(state.place, config, "report", seed)
+        for seed, config in state.choices.items()
+    }
+    runs |= {seed: plan.run(leader, first, "tuning", seed) for seed in state.lost}
+    return {seed: runs[seed] for seed in plan.report.seeds if seed in runs}
 
 
-def _cell(
-    study: Study, cell: Cell, state: CellState, reported: Mapping[int, RunSpec]
-) -> CellRecord:
-    def names(config: Mapping[str, object], phase: Phase, seeds: Sequence[int]) -> dict[int, str]:
-        return {
-            seed: name_in_tables(cell.run_spec(dict(config), phase, seed), study.plan)
-            for seed in seeds
-        }
+def _cell(study: Study, state: CellState, reported: Mapping[int, RunSpec]) -> CellRecord:
+    plan, place = study.plan, state.place
+
+    def names(config: Config, seeds: Sequence[int]) -> dict[int, str]:
+        runs = (plan.run(place, config, "tuning", seed) for seed in seeds)
+        return {run.seed: name_in_tables(run, plan) for run in runs}
 
     return CellRecord(
-        row=cell.place.row,
-        column=cell.place.column,
+        row=place.row,
+        column=place.column,
         phase=state.phase,
         choices=dict(state.choices),
         reported={seed: name_in_tables(spec, study.plan) for seed, spec in reported.items()},
         tried=[
             Attempt(
                 config=tried.config,
-                runs=names(tried.config, "tuning", [*tried.scores]),
+                runs=names(tried.config, [*tried.scores]),
                 added=tried.added,
             )
             for tried in state.tried
-        ],
-        dropped=[
-            Attempt(config=drop.config, runs=names(drop.config, "report", drop.seeds))
-            for drop in state.dropped
         ],
         edges=list(state.edges),
     )
@@ -106,13 +102,17 @@ def _experiments(
     study: Study, reported: Mapping[Place, Mapping[int, RunSpec]]
 ) -> dict[Place, Experiment]:
     """Return the experiment of a reported run of each cell, or of its first configuration."""
-    seed = study.plan.report.seeds[0]
     return {
-        cell.place: next(
-            iter(reported[cell.place].values()), cell.run_spec(cell.first[0], "report", seed)
-        ).experiment
-        for cell in study.cells
+        place: next(iter(runs.values()), _usual_run(study, place, "report")).experiment
+        for place, runs in reported.items()
     }
+
+
+def _usual_run(study: Study, place: Place, phase: Phase) -> RunSpec:
+    """Return a run of a cell, whose choice may not be known."""
+    plan = study.plan
+    config = plan.first_config(plan.leader(place).row)
+    return plan.run(place, config, phase, plan.report.seeds[0])
 
 
 def _reuse_notes(study: Study, specs: Sequence[RunSpec]) -> list[str]:
@@ -139,7 +139,7 @@ def _made(study: Study, specs: Sequence[RunSpec]) -> Made:
         versions=", ".join(f"{name} {packages[name]}" for name in SHOWN if name in packages),
         machine=machine(),
         when=datetime.now().isoformat(timespec="seconds"),
-        shared=len({spec.key for spec in specs if study.outcome_of(spec)} - set(study.seconds)),
+        shared=len({spec.key for spec in specs if study.end_of(spec)} - set(study.runs)),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
     )
@@ -147,9 +147,8 @@ def _made(study: Study, specs: Sequence[RunSpec]) -> Made:
 
 def _rounds(study: Study, phase: Phase) -> str:
     """Return the number of rounds in a phase, or its range such as "5-20"."""
-    seed = study.plan.report.seeds[0]
-    runs = [cell.run_spec(cell.first[0], phase, seed).experiment for cell in study.cells]
-    rounds = {experiment.rounds for experiment in runs}
+    runs = [_usual_run(study, place, phase) for place in study.plan.places]
+    rounds = {run.experiment.rounds for run in runs}
     return "-".join(map(str, sorted({min(rounds), max(rounds)})))
 
 

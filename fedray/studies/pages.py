@@ -45,8 +45,8 @@ def write_table(study: Study) -> list[Section]:
     sections = write(record, study.home)
     write_json(study.home / DATA, sealed(record.tree()))
     reported = [
-        cell.run_spec(config, "report", seed).key
-        for cell, state in study.states()
+        study.plan.run(state.place, config, "report", seed).key
+        for state in study.states
         for seed, config in state.choices.items()
     ]
     write_run_list(study.home, [study.folder(key) for key in reported if key not in study.failures])

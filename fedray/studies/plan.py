@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -24,14 +25,45 @@ from fedray.config import (
 )
 from fedray.results.design import Config, Design, Place
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
-from fedray.studies.space import Axis, draws, grid, parse_space
+from fedray.studies.space import Axis, corners, draws, grid, parse_space, points
 
 FRACTION = "data.validation_fraction"
 Phase = Literal["tuning", "report"]
 
 
+@dataclass(frozen=True)
+class RunSpec:
+    """A run of a study.
+
+    Attributes:
+        key: the name of its folder in the store, equal for runs that would give the same numbers.
+        place: the cell.
+        config: values of the searched keys.
+        phase: tuning or report.
+        seed: seed of every random stream.
+        experiment: the experiment to run.
+    """
+
+    key: str
+    place: Place
+    config: Config
+    phase: Phase
+    seed: int
+    experiment: Experiment = field(compare=False)
+
+    @cached_property
+    def name(self) -> str:
+        """Equal on all machines for runs that would give the same numbers."""
+        return name_of(self.experiment)
+
+    @property
+    def cost(self) -> int:
+        """Relative cost of the run: rounds times epochs."""
+        return self.experiment.rounds * max(1, self.experiment.local_epochs)
+
+
 class StudyPlan(Design):
-    """The plan of one invocation, stored in plan.json so that a resumed study runs the same."""
+    """The plan of a study: everything that defines its runs."""
 
     @property
     def is_sweep(self) -> bool:
@@ -41,7 +73,11 @@ class StudyPlan(Design):
     @property
     def axes(self) -> list[Axis]:
         """Axes of a sweep's space."""
-        return parse_space(next(iter(self.rows.values())).space)
+        return self.axes_of(next(iter(self.rows)))
+
+    def axes_of(self, row: str) -> list[Axis]:
+        """Return the axes of a row's space."""
+        return parse_space(self.rows[row].space)
 
     @property
     def plugins(self) -> list[Tree]:
@@ -128,17 +164,67 @@ class StudyPlan(Design):
         if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:
             yield FRACTION, self.validation_fraction
 
+    def run(self, place: Place, config: Config, phase: Phase, seed: int) -> RunSpec:
+        """Return a run; equal arguments give the same object.
+
+        Raises:
+            UserError: if the experiment is invalid.
+        """
+        name = place, repr(sorted(config.items())), phase, seed
+        if name not in self._runs:
+            experiment = self.experiment_of(place, config, phase, seed)
+            key = store_key(experiment)
+            self._runs[name] = RunSpec(key, place, config, phase, seed, experiment)
+        return self._runs[name]
+
+    @cached_property
+    def _runs(self) -> dict[tuple[Place, str, Phase, int], RunSpec]:
+        return {}
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return the plan without what is computed from it, which trials need not receive."""
+        state = super().__getstate__()
+        fields = {name: state["__dict__"][name] for name in type(self).model_fields}
+        return {**state, "__dict__": fields}
+
+    @property
+    def random_suggestions(self) -> int:
+        """The number of random configurations with which Optuna begins."""
+        count = self.tuning.configurations or 0
+        return min(count, 10, max(4, count // 3))
+
+    @cached_property
+    def uses_optuna(self) -> bool:
+        """True if Optuna suggests configurations while the study runs.
+
+        A space of no more points than the budget is tried whole instead.
+        """
+        whole = points(self.axes) if self.tuning.search == "optuna" else None
+        is_whole = whole is not None and len(whole) <= (self.tuning.configurations or 0)
+        return self.tuning.search == "optuna" and not is_whole
+
     def configurations(self, row: str) -> list[Config]:
         """Return the configurations tried first for a row; a single one if nothing is searched.
 
-        With tpe the list is empty, because configurations are suggested while the study runs.
+        With Optuna the list is empty, because configurations are suggested while the study runs.
         """
-        axes, tuning = parse_space(self.rows[row].space), self.tuning
+        return self._configurations[row]
+
+    @cached_property
+    def _configurations(self) -> dict[str, list[Config]]:
+        return {row: self._first_of(row) for row in self.rows}
+
+    def _first_of(self, row: str) -> list[Config]:
+        axes, tuning = self.axes_of(row), self.tuning
         if not axes or tuning.search == "grid":
             return grid(axes, tuning.configurations if self.is_sweep else None)
-        if tuning.search == "tpe":
-            return []
+        if tuning.search == "optuna":
+            return [] if self.uses_optuna else points(axes) or []
         return draws(axes, tuning.configurations or 1, tuning.search_seed)
+
+    def first_config(self, row: str) -> Config:
+        """Return a configuration of a row, for checks of what all its runs share."""
+        return next(iter(self.configurations(row) or corners(self.axes_of(row))))
 
 
 def _rounds(rounds: int | None) -> list[tuple[str, Any]]:

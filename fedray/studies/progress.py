@@ -16,10 +16,10 @@ QUIET_SECONDS = 15
 
 
 class Progress(Lines):
-    """Display of a study's progress, and of the remaining time at the mean pace of its runs.
+    """Display of a study's progress, and of the remaining time by the mean of the ended runs.
 
     Args:
-        study: the study, with its runs.
+        study: the study.
         concurrent: number of concurrent runs.
         clock: returns the time in seconds.
     """
@@ -31,8 +31,6 @@ class Progress(Lines):
         self._concurrent = concurrent
         self._clock = clock
         self._last_line = clock()
-        self._began: dict[int, float] = {}
-        self._paces: list[float] = []
         super().__init__(
             TextColumn("runs {task.fields[done]}"),
             BarColumn(bar_width=None),
@@ -43,10 +41,6 @@ class Progress(Lines):
             done=f"0/{study.total}",
             left="",
         )
-
-    def begin(self, run: StudyRun) -> None:
-        """Record the time at which a run's actor started or restarted."""
-        self._began[run.number] = self._clock()
 
     def round(self, run: StudyRun) -> None:
         """Show that a run has finished a round."""
@@ -60,39 +54,33 @@ class Progress(Lines):
             self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
 
     def end(self, run: StudyRun) -> None:
-        """Show that a run has finished."""
-        began = self._began.pop(run.number, None)
-        if began is not None and run.status == "finished":
-            self._paces.append((self._clock() - began) / run.cost)
+        """Show that a run has ended."""
         self._update()
-        line = f"{self._ended_runs()}/{self._study.total} over  {self._study.name_of(run.spec)}  "
-        if run.status == "failed" or run.objective is None:
-            line += f"failed: {run.reason}"
+        name, end = self._study.name_of(run.spec), self._study.end_of(run.spec)
+        line = f"{self._ended()}/{self._study.total} over  {name}  "
+        if isinstance(end, str) or run.objective is None:
+            line += f"failed: {end}"
         else:
             line += f"{self._objective_text(run.objective)} (round {run.round})"
-            if run.status == "stopped":
+            if run.spec.key in self._study.stopped:
                 line += f"  stopped in round {run.last_round}"
         self._print(f"{line}  {time_of(run.seconds)}")
 
     def remaining_seconds(self) -> float | None:
-        """Return the estimated remaining seconds; None until a run has finished."""
-        if not self._paces:
+        """Return the estimated remaining seconds; None until a run has ended."""
+        runs = [run for run in self._study.runs.values() if run.is_over and run.seconds]
+        if not runs:
             return None
-        runs = self._study.runs.values()
-        costs = [run.cost for run in runs]
-        unknown = self._study.total - len(costs)
-        mean_cost = sum(costs) / len(costs)
-        work = sum(run.cost for run in runs if not run.is_over) + unknown * mean_cost
-        pace = sum(self._paces) / len(self._paces)
-        now = self._clock()
-        elapsed = sum(min(now - began, pace * mean_cost) for began in self._began.values())
-        return max(pace * work - elapsed, 0.0) / self._concurrent
+        pace = sum(run.seconds for run in runs) / sum(run.spec.cost for run in runs)
+        needed = self._study.needed.values()
+        mean_cost = sum(spec.cost for spec in needed) / len(needed)
+        return pace * mean_cost * self._study.remaining / self._concurrent
 
     def _objective_text(self, objective: float) -> str:
         return f"{self._study.plan.how} {objective:.4f}"
 
-    def _ended_runs(self) -> int:
-        return sum(run.is_over for run in self._study.runs.values())
+    def _ended(self) -> int:
+        return self._study.total - self._study.remaining
 
     def _print(self, line: str) -> None:
         remaining = self.remaining_seconds()
@@ -104,8 +92,8 @@ class Progress(Lines):
             return
         remaining, total = self.remaining_seconds(), self._study.total
         self.update(
-            completed=self._ended_runs() / max(total, 1),
+            completed=self._ended() / max(total, 1),
             description="training",
-            done=f"{self._ended_runs()}/{total}",
+            done=f"{self._ended()}/{total}",
             left="" if remaining is None else f"left {time_of(remaining)}",
         )

@@ -13,17 +13,18 @@ from fedray.base.errors import UserError
 from fedray.config import IMAGES, Experiment, keys_of
 from fedray.evaluation.metrics import declared_metrics
 from fedray.plugins import use
+from fedray.results.record import Measured
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan
-from fedray.studies.study import TRIAL_LOCK, Study
+from fedray.studies.store import TRIAL_LOCK
+from fedray.studies.study import Study
 from fedray.tracking.store import resolve_uri, sqlite_path
 
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # rounds.jsonl and MLflow have all results
-    "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
+    "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies continue from runs, not from Tune's checkpoints
 }
 
 
@@ -49,9 +50,11 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
     mistakes: dict[tuple[object, ...], UserError | None] = {}
-    for cell, state in study.states():  # Ray starts its workers meanwhile
-        wrong = []
-        runs = [*cell.all_runs(state), *cell.usual_runs()]
+    for state in study.states:  # Ray starts its workers meanwhile
+        wrong, plan, place = [], study.plan, state.place
+        config = plan.first_config(plan.leader(place).row)
+        usual = [plan.run(place, config, "report", seed) for seed in plan.report.seeds]
+        runs = [*state.runs, *usual]
         for run in runs:
             kind = _input_key(run.experiment)
             if kind not in mistakes:
@@ -61,10 +64,9 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         if len(wrong) == len(runs):
             raise UserError(wrong[0][1])
         for run, why in wrong:
-            needed = study.runs.get(run.key)
-            if needed is not None and not needed.is_over:
+            if run.key in study.needed and study.end_of(run) is None:
                 print(f"given up: {why}")
-                study.tell(needed, "failed", why)
+                study.tell(run, why)
     return concurrent
 
 
@@ -98,10 +100,10 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     lines = [preflight(experiment, nodes) for experiment in firsts]
     fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
-    concurrent = max(1, min(fit, most, study.remaining_runs))
+    concurrent = max(1, min(fit, most, study.remaining))
     for line in dict.fromkeys(lines):
         print(line)
-    print(f"{study.remaining_runs} runs, {concurrent} at a time", flush=True)
+    print(f"{study.remaining} runs, {concurrent} at a time", flush=True)
     return concurrent
 
 
@@ -150,8 +152,13 @@ def check_stored(study: Study) -> None:
     Raises:
         UserError: if such a run is damaged, or the images have changed since it finished.
     """
-    for folder in map(RunFolder, study.unmeasured_folders()):
-        if not folder.has_run:
+    finished = []
+    for run in study.needed.values():
+        folder = RunFolder(study.folder(run.key))
+        if not folder.has_run or run.key in study.failures:
+            continue
+        if isinstance(study.end_of(run), Measured):
+            finished.append((folder, run.experiment))
             continue
         try:
             _check_run(folder)
@@ -159,10 +166,9 @@ def check_stored(study: Study) -> None:
             raise UserError(
                 f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
             ) from None
-    if stored := study.stored:
+    if finished:
         say_next("comparing images with those of the finished runs")
-        runs = [(RunFolder(study.folder(key)), run.experiment) for key, run in stored.items()]
-        check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
+        check_current(finished, "remove these folders, or set FEDRAY_RESULTS to another place")
 
 
 def _check_run(folder: RunFolder) -> None:

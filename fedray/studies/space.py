@@ -1,9 +1,9 @@
-"""The search space of a study: its axes, their values, and the extension of a grid at its edge.
+"""The search space of a study: its axes, their values, and the continuation of a grid at its end.
 
-A choice at the edge of a grid means that the grid was too small. The grid is extended at this edge
-within the budget, with the factor of its last two values (or their step, if a value is not
-positive). Joint axes are not extended, since scaling each key alone may give a setting that nobody
-would try.
+Ranges are those of Ray Tune by name and meaning. A choice at the end of a grid of numbers means
+that the grid was too small; the next value there follows by the factor of the last two values, or
+by their step if a value is not positive. Joint axes are not continued, since scaling each key alone
+may give a setting that nobody would try.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -22,10 +22,14 @@ from fedray.base.errors import UserError, nearest, one_line, shown
 from fedray.base.streams import Streams
 from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
-from fedray.results.record import Edge, End, Why
+from fedray.results.record import Edge, End
 
-Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
+Distribution = Literal[
+    "grid", "choice", "uniform", "quniform", "loguniform", "randint", "qrandint", "lograndint"
+]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
+WHOLE = ("randint", "qrandint", "lograndint")
+"""Ranges of whole numbers."""
 MOST_DRAWS = 100
 """Maximal number of random draws for each configuration that is wanted."""
 
@@ -36,9 +40,10 @@ class Axis:
 
     Attributes:
         key: dotted key of the experiment, or several keys separated by commas.
-        distribution: grid and choice list values; the others give a range.
-        values: the listed values, or the lowest and highest value of the range, both included.
-            With several keys, each value is a list with one entry per key.
+        distribution: grid and choice list values; the others are ranges of Ray Tune.
+        values: the listed values, or the arguments of the range: lowest, highest (excluded for
+            whole numbers) and, with q, the step. With several keys, each value is a list with one
+            entry per key.
     """
 
     key: str
@@ -53,23 +58,39 @@ class Axis:
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of the experiment that the axis sets."""
-        return tuple(key.strip() for key in self.key.split(","))
+        return split_key(self.key)
 
     @property
     def configs(self) -> list[Config]:
-        """For each value, the keys that it sets."""
-        if len(self.keys) == 1:
-            return [{self.key: value} for value in self.values]
-        return [dict(zip(self.keys, value, strict=True)) for value in self.values]
+        """For each value, the keys that it sets; of a range, its ends."""
+        values = self.values if self.is_listed else self.ends
+        return [split_keys({self.key: value}) for value in values]
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The lowest and the highest value of a range."""
+        low, high = self.values[:2]
+        return low, high - 1 if self.distribution in ("randint", "lograndint") else high
 
     @property
     def can_continue(self) -> bool:
-        """True if the grid can be extended: it lists numbers of a single key."""
-        return (
-            self.distribution == "grid"
-            and len(self.keys) == 1
-            and all(map(_is_number, self.values))
-        )
+        """True if the grid can be continued: it lists numbers of a single key."""
+        is_grid = self.distribution == "grid" and len(self.keys) == 1
+        return is_grid and all(map(_is_number, self.values))
+
+
+def split_key(key: str) -> tuple[str, ...]:
+    """Return the keys of a joint key, which commas separate."""
+    return tuple(part.strip() for part in key.split(","))
+
+
+def split_keys(config: Mapping[str, Any]) -> Config:
+    """Return a configuration with each joint key and its values split into single keys."""
+    split: Config = {}
+    for key, value in config.items():
+        keys = split_key(key)
+        split |= {key: value} if len(keys) == 1 else dict(zip(keys, value, strict=True))
+    return split
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -132,17 +153,16 @@ def _check_range(axis: Axis, where: str) -> None:
         raise UserError(
             f"space.{axis.key}: keys vary together only in lists; write {{grid: [...]}}"
         )
-    values = list(axis.values)
-    numbers = [value for value in values if _is_number(value)]
-    finite = len(values) == len(numbers) == 2 and all(map(math.isfinite, numbers))
-    if not finite or not numbers[0] < numbers[1]:
-        raise UserError(
-            f"{where} is {shown(values)}, expected [lowest, highest] with lowest < highest"
-        )
-    if axis.distribution == "loguniform" and numbers[0] <= 0:
-        raise UserError(f"{where} starts at {numbers[0]}, expected more than 0")
-    if axis.distribution == "randint" and not all(isinstance(v, int) for v in numbers):
-        raise UserError(f"{where} is {shown(values)}, expected two whole numbers")
+    values, kind = list(axis.values), axis.distribution
+    count = 3 if kind.startswith("q") else 2
+    numbers = [value for value in values if _is_number(value) and math.isfinite(value)]
+    if len(values) != count or len(numbers) != count or not numbers[0] < numbers[1]:
+        expected = "[lowest, highest, step]" if count == 3 else "[lowest, highest]"
+        raise UserError(f"{where} is {shown(values)}, expected {expected} with lowest < highest")
+    if ("log" in kind and numbers[0] <= 0) or (numbers[2:] and numbers[2] <= 0):
+        raise UserError(f"{where} is {shown(values)}, expected numbers above 0")
+    if kind in WHOLE and not all(isinstance(v, int) for v in numbers):
+        raise UserError(f"{where} is {shown(values)}, expected whole numbers")
 
 
 def check_space(space: Tree, search: Search, where: str) -> None:
@@ -180,16 +200,11 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
             f"{where}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
             "write {grid: [...]}, or tuning.search: random"
         )
-    if search != "tpe":
+    if search != "optuna":
         return
-    if not all(v is None or isinstance(v, bool | int | float | str) for v in axis.values):
-        raise UserError(
-            f"{where}: search: tpe chooses between plain values, and space.{axis.key} "
-            f"lists {shown(list(axis.values))}; use search: grid"
-        )
     if role_of(axis.key) == RESOURCES:
         raise UserError(
-            f"{where}: space.{axis.key} changes the resources of a run, which tpe would change "
+            f"{where}: space.{axis.key} changes the resources of a run, which Optuna would change "
             "after the cluster was checked; use search: grid"
         )
 
@@ -226,26 +241,21 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
     return [combinations[round(i * step)] for i in range(samples)]
 
 
-def points(axes: Sequence[Axis]) -> Iterator[Config]:
-    """Yield every point of a space of lists and whole numbers; nothing of other spaces."""
-    if count_points(axes) is not None:
-        values = [axis.configs if axis.is_listed else _whole_numbers(axis) for axis in axes]
-        yield from map(_merge, itertools.product(*values))
-
-
-def count_points(axes: Sequence[Axis]) -> int | None:
-    """Return the number of points of a space; None if a range has all numbers between its ends."""
-    if any(axis.distribution in ("uniform", "loguniform") for axis in axes):
+def points(axes: Sequence[Axis]) -> list[Config] | None:
+    """Return every point of a space of lists and whole numbers; None of other or huge spaces."""
+    if not all(axis.is_listed or axis.distribution in ("randint", "lograndint") for axis in axes):
         return None
-    sizes = [
-        len(axis.values) if axis.is_listed else axis.values[1] - axis.values[0] + 1 for axis in axes
+    if math.prod(_size(axis) for axis in axes) > MOST_CONFIGURATIONS:
+        return None
+    of_axes = [
+        axis.configs if axis.is_listed else [{axis.key: value} for value in range(*axis.values)]
+        for axis in axes
     ]
-    return math.prod(sizes)
+    return [_merge(configs) for configs in itertools.product(*of_axes)]
 
 
-def _whole_numbers(axis: Axis) -> list[Config]:
-    low, high = axis.values
-    return [{axis.key: value} for value in range(low, min(high, low + MOST_CONFIGURATIONS) + 1)]
+def _size(axis: Axis) -> int:
+    return len(axis.values) if axis.is_listed else axis.values[1] - axis.values[0]
 
 
 def corners(axes: Sequence[Axis]) -> list[Config]:
@@ -258,19 +268,19 @@ def corners(axes: Sequence[Axis]) -> list[Config]:
 
 
 def draws(axes: Sequence[Axis], count: int, seed: int) -> list[Config]:
-    """Return `count` distinct random draws, or the whole space if it is smaller.
+    """Return `count` distinct random draws, or fewer if the space has fewer points.
 
     Listed values are equally likely. All methods get the same draws of a shared axis: the random
     numbers depend on the axis, the index of the draw and the seed only.
     """
-    streams, size = Streams(seed), count_points(axes)
+    streams = Streams(seed)
     generators = {
         axis.key: np.random.default_rng(streams.entropy(f"table search {axis.key}"))
         for axis in axes
     }
     drawn: list[Config] = []
     for _ in range(MOST_DRAWS * count):  # values of a narrow range are rounded to a few
-        if len(drawn) == (count if size is None else min(count, size)):
+        if len(drawn) == count:
             break
         config = _merge(_draw(axis, float(generators[axis.key].random())) for axis in axes)
         if config not in drawn:
@@ -282,62 +292,41 @@ def _draw(axis: Axis, point: float) -> Config:
     """Return the value of an axis at a point of [0, 1)."""
     if axis.is_listed:
         return axis.configs[int(point * len(axis.values))]
-    low, high = axis.values
-    if axis.distribution == "randint":
-        return {axis.key: int(low + math.floor(point * (high - low + 1)))}
-    if axis.distribution == "loguniform":
-        return {axis.key: _round(math.exp(math.log(low) + point * math.log(high / low)))}
-    return {axis.key: _round(low + point * (high - low))}
+    (low, high, *steps), kind = axis.values, axis.distribution
+    if "log" in kind:
+        value = math.exp(math.log(low) + point * math.log(high / low))
+    else:
+        value = low + point * (high - low)
+    for step in steps:
+        value = round(value / step) * step
+    return {axis.key: math.floor(value + 1e-9) if kind in WHOLE else _round(value)}
 
 
 def _merge(configs: Iterable[Config]) -> Config:
     return {key: value for config in configs for key, value in config.items()}
 
 
-# --- edges ----------------------------------------------------------------------------------------
+# --- the ends of grids ----------------------------------------------------------------------------
 
 
-def continue_grid(
-    tried: Sequence[Config],
-    best: Config,
-    axes: Sequence[Axis],
-    budget: int,
-    is_valid: Callable[[Config], bool],
-    *,
-    extend: bool = True,
-) -> tuple[list[Config], list[Edge]]:
-    """Return configurations beyond the edges at which the best one lies, and the remaining edges.
+def beyond(
+    axes: Sequence[Axis], tried: Sequence[Config], best: Config
+) -> Iterator[tuple[Edge, Config]]:
+    """Yield the ends of grids at which the best configuration lies, each with the next one there.
 
     Args:
+        axes: the axes of the space.
         tried: all configurations so far.
         best: the best of them.
-        axes: the axes of the space.
-        budget: maximum number of configurations in all.
-        is_valid: returns True if an experiment accepts the configuration.
-        extend: False reports all edges without extending grids.
     """
-    extensions: list[Config] = []
-    edges: list[Edge] = []
     for axis in axes:
-        end = _end(best, axis, tried)
-        if end is None:
+        line = _line(best, axis.key, tried) if axis.can_continue else []
+        if len(line) < 2 or best[axis.key] not in (line[0], line[-1]):
             continue
-        if end in ("first", "last"):
-            edges.append(Edge(axis.key, [best[key] for key in axis.keys], end, "joint"))
-            continue
-        beyond = _next_config(best, axis, tried, end)
-        why: Why | None = None
-        if not extend:
-            why = "off"
-        elif not is_valid(beyond):
-            why = "bound"
-        elif len(tried) + len(extensions) >= budget:
-            why = "budget"
-        if why is not None:
-            edges.append(Edge(axis.key, best[axis.key], end, why))
-        elif beyond not in extensions:
-            extensions.append(beyond)
-    return extensions, edges
+        end: End = "lowest" if best[axis.key] == line[0] else "highest"
+        before = line[1] if end == "lowest" else line[-2]
+        value = next_value(before, best[axis.key])
+        yield Edge(axis.key, best[axis.key], end), {**best, axis.key: value}
 
 
 def merge_edges(edges_of_seeds: Mapping[int, Sequence[Edge]]) -> list[Edge]:
@@ -352,31 +341,10 @@ def merge_edges(edges_of_seeds: Mapping[int, Sequence[Edge]]) -> list[Edge]:
     ]
 
 
-def _end(best: Config, axis: Axis, tried: Sequence[Config]) -> End | None:
-    """Return the end of an axis at which a configuration lies, or None."""
-    if axis.can_continue:
-        line, value = _line(best, axis.key, tried), best[axis.key]
-        if len(line) < 2 or value not in (line[0], line[-1]):
-            return None
-        return "lowest" if value == line[0] else "highest"
-    if _is_ordered(axis):
-        values = [best[key] for key in axis.keys]
-        if values in (axis.values[0], axis.values[-1]):
-            return "first" if values == axis.values[0] else "last"
-    return None
-
-
-def _next_config(best: Config, axis: Axis, tried: Sequence[Config], end: End) -> Config:
-    """Return the next configuration beyond `best`, which lies at this end of an axis."""
-    line = _line(best, axis.key, tried)
-    before = line[1] if end == "lowest" else line[-2]
-    return {**best, axis.key: next_value(before, best[axis.key])}
-
-
 def _line(best: Config, key: str, tried: Sequence[Config]) -> list[Any]:
     """Return the values of an axis that were tried with the other keys of `best`, ascending.
 
-    If `best` is the only such configuration, because another axis was extended to it, return the
+    If `best` is the only such configuration, because another axis was continued to it, return the
     values tried with any configuration.
     """
     line = {config[key] for config in tried if _equal_except(config, best, key)}
@@ -398,17 +366,6 @@ def next_value(before: float, last: float) -> float:
 def _round(value: float) -> float:
     """Round to six significant digits: 0.3, not 0.30000000000000004."""
     return float(f"{value:.6g}")
-
-
-def _is_ordered(axis: Axis) -> bool:
-    """Return True for a grid of joint keys in which the numbers of each key are in order."""
-    if axis.distribution != "grid" or len(axis.keys) == 1 or len(axis.values) == 1:
-        return False
-    columns = [list(column) for column in zip(*axis.values, strict=True)]
-    return all(
-        all(map(_is_number, column)) and sorted(column) in (column, column[::-1])
-        for column in columns
-    )
 
 
 def _is_number(value: Any) -> bool:

@@ -22,8 +22,10 @@ from fedray.results.record import FailedRun, Measured, TableRecord
 from fedray.storage.metric import Metric, best_round
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.cell import RunSpec
-from fedray.studies.plan import StudyPlan
+from fedray.studies.plan import RunSpec, StudyPlan
+
+TRIAL_LOCK = ".trial.lock"
+"""File in a run's folder that is locked while a trial runs it."""
 
 
 def read_measured(folder: Path, plan: StudyPlan, row: str) -> tuple[Measured, dict[str, Metric]]:

@@ -37,7 +37,7 @@ def write_sweep(study: Study) -> list[Section]:
         _draw(result, home / "sweep.png")
     if result.best is not None and study.is_complete:
         config, seed = result.configs[result.best], plan.report.seeds[0]
-        best = study.cells[0].run_spec(config, "tuning", seed)
+        best = plan.run(plan.places[0], config, "tuning", seed)
         write_atomic(home / "best.yaml", dump_yaml(best.experiment.tree()))
     return [trials_section(result)]
 

@@ -16,8 +16,7 @@ from fedray.results.record import Measured
 from fedray.storage.environment import environment, versions
 from fedray.storage.metric import find_metric
 from fedray.storage.run import RunInfo
-from fedray.studies.cell import RunSpec
-from fedray.studies.plan import StudyPlan, known_metrics
+from fedray.studies.plan import RunSpec, StudyPlan, known_metrics
 from fedray.studies.store import sign_of
 from fedray.studies.study import FILE, Study
 from fedray.tracking.describe import (
@@ -75,12 +74,11 @@ def tracked_study(study: Study, conclusion: Conclusion | None = None) -> Tracked
     plan = study.plan
     swept = swept_keys(plan) if plan.is_sweep else []
     metric = find_metric(plan.chosen_by(next(iter(plan.rows))), known_metrics())
-    specs = [spec for cell, state in reversed(study.states()) for spec in cell.all_runs(state)]
     return TrackedStudy(
         parent=_parent(study, conclusion),
         runs={
-            os.path.relpath(study.folder(spec.key), study.home): _member(study, spec)
-            for spec in specs
+            os.path.relpath(study.folder(key), study.home): _member(study, spec)
+            for key, spec in study.needed.items()
         },
         question=plan.answers,
         swept=[*as_params(dict.fromkeys(swept))],
@@ -93,12 +91,10 @@ def _member(study: Study, spec: RunSpec) -> TrackedMember:
     tags = {**_tags(study), "config": config_label(spec.config)}
     if not study.plan.is_sweep:
         tags |= {"row": spec.place.row, "column": spec.place.column, "phase": spec.phase}
-    if ray_id := study.begun.get(spec.key) or getattr(study.runs.get(spec.key), "ray_id", None):
-        tags["ray_trial_id"] = ray_id
     status: RunStatus | None = None
     metrics = {}
-    end = study.outcome_of(spec)
-    if study.status_of(spec.key) == "stopped":
+    end = study.end_of(spec)
+    if study.status_of(spec) == "stopped":
         status = "KILLED"
     elif isinstance(end, Measured):
         status, metrics = "FINISHED", {OBJECTIVE: end.choice}
@@ -154,7 +150,7 @@ def _parent(study: Study, conclusion: Conclusion | None) -> TrackedRun:
 def _status_of(study: Study, conclusion: Conclusion | None) -> RunStatus:
     if conclusion is None or study.status == "running":
         return "RUNNING"  # or KILLED, if no process executes it
-    came_through = any(state.phase == "over" for _, state in study.states())
+    came_through = any(state.phase == "over" for state in study.states)
     return "FINISHED" if came_through else "FAILED"
 
 
@@ -181,10 +177,11 @@ def _tags(study: Study) -> dict[str, str]:
 def _shared_tags(study: Study) -> dict[str, str]:
     """Return the tags of method and data that all runs share."""
     tags_of_runs: list[Mapping[str, str]] = []
-    for cell in study.cells:
-        for config in cell.first[:1] + cell.first[-1:]:
-            experiment = cell.run_spec(config, "tuning", study.plan.report.seeds[0]).experiment
-            tags_of_runs.append(describe_run(info_of(experiment))[1])
+    for place in study.plan.places:
+        configs = study.plan.configurations(place.row)
+        for config in configs[:1] + configs[-1:]:
+            run = study.plan.run(place, config, "tuning", study.plan.report.seeds[0])
+            tags_of_runs.append(describe_run(info_of(run.experiment))[1])
     return {
         name: tags_of_runs[0][name]
         for name in (METHOD_TAG, DATA_TAG)

@@ -18,7 +18,7 @@ from fedray.results.paired import Interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import continue_grid
+from fedray.studies.space import beyond
 from fedray.studies.study import Study
 
 if TYPE_CHECKING:
@@ -136,17 +136,16 @@ class SweepOutcome:
     def _edges(self, best: Config) -> Iterator[str]:
         """Yield where the best configuration lies at the end of an axis."""
         axes = self.plan.axes
-        _, edges = continue_grid(self.configs, best, axes, 0, lambda config: True, extend=False)
-        yield from map(str, edges)
+        yield from (str(edge) for edge, _ in beyond(axes, self.configs, best))
         for axis in axes:
             if axis.is_listed or axis.key not in best:
                 continue
-            where = math.log if axis.distribution == "loguniform" else float
-            low, high, value = (where(number) for number in (*axis.values, best[axis.key]))
+            where = math.log if "log" in axis.distribution else float
+            low, high, value = (where(number) for number in (*axis.ends, best[axis.key]))
             share = (value - low) / (high - low)
             if not NEAR < share < 1 - NEAR:
                 end = "lower" if share < NEAR else "upper"
-                ends = f"{axis.values[0]:g} to {axis.values[1]:g}"
+                ends = f"{axis.ends[0]:g} to {axis.ends[1]:g}"
                 yield f"{axis.key}={best[axis.key]:.4g} lies at the {end} end of {ends}"
 
 
@@ -154,16 +153,17 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     """Compute the results of a sweep from its finished runs."""
     import pandas
 
-    cell, plan, rows = study.cells[0], study.plan, []
-    for number, config in enumerate(cell.first):
+    plan, place, rows = study.plan, study.plan.places[0], []
+    configs = study.suggested if plan.uses_optuna else plan.configurations(place.row)
+    for number, config in enumerate(configs):
         for seed in plan.report.seeds:
-            spec = cell.run_spec(config, "tuning", seed)
-            end = study.outcome_of(spec)
+            spec = plan.run(place, config, "tuning", seed)
+            end = study.end_of(spec)
             row = {"trial": number, "seed": seed, **config, "folder": study.folder(spec.key),
-                   "status": study.status_of(spec.key), "reason": "",
+                   "status": study.status_of(spec), "reason": "",
                    "seconds": study.seconds.get(spec.key, 0.0)}  # fmt: skip
             if isinstance(end, str):
-                row |= {"status": "failed", "reason": end}
+                row |= {"reason": end}
             elif end is not None:
                 row |= {"round": end.round, "choice": end.choice, "score": end.score}
                 row |= {"bytes": end.bytes, **end.values}
@@ -173,7 +173,7 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     columns += ["folder", "status", "reason", "seconds", *numbers]
     runs = pandas.DataFrame(rows, columns=columns, dtype=object)
     types = {"trial": int, "seed": int, **dict.fromkeys(["seconds", *numbers], float)}
-    return SweepOutcome(plan, cell.first, runs.astype(types), study.declared)
+    return SweepOutcome(plan, configs, runs.astype(types), study.declared)
 
 
 def _spread_note(best: Interval, ended: Sequence[Interval]) -> str:

@@ -1,211 +1,88 @@
-"""Execution of a study's runs with Ray Tune, which here is a placement queue with warm actors.
+"""A study on Ray Tune: a `Tuner` over `FederatedRun`, and the searcher that hands out its runs.
 
-The searcher hands out the runs that cells need, each in a placement group of its own, and trials
-with equal resources reuse their actors. Configurations, results and resuming are the study's; a run
-whose processes were lost is handed out again, as a new trial, and resumes from its checkpoint.
-
-The trial's actor is the federation's server, and also its worker if a single CPU worker suffices.
-Other workers use the bundles of the trial's placement group; this module creates no further group.
-Trials do not connect to MLflow: another process reads plan.json and the folders of the runs.
+The config of a trial holds the dotted keys that are searched and the seed, and in a table the row,
+the column and the phase. Optuna suggests through `OptunaSearch`, and through `Repeater` if there
+are several seeds. Trials do not connect to MLflow: another process follows the runs' folders.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
 
 import ray
-from filelock import FileLock
 from ray import tune
-from ray.air.execution.resources import placement_group
+from ray.exceptions import OutOfMemoryError
 from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search import Searcher
+from ray.tune.search import Repeater, Searcher
+from ray.tune.search.repeater import TRIAL_INDEX
 
-from fedray.base.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
-from fedray.config import Experiment, received_experiment
+from fedray.base.errors import RayDied, RunFailed
+from fedray.results.design import Config, Place
 from fedray.runtime.cluster import Liveness, cause_of
-from fedray.runtime.resources import trial_bundles
-from fedray.storage.metric import best_round, find_metric
-from fedray.storage.run import Round
+from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
-from fedray.storage.states import StateStore
-from fedray.studies.plan import StudyPlan, known_metrics
+from fedray.studies.plan import RunSpec, StudyPlan, known_metrics
 from fedray.studies.progress import Progress
-from fedray.studies.store import sign_of
-from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, EndStatus, Study, StudyRun
+from fedray.studies.space import split_keys
+from fedray.studies.study import Study, StudyRun
 from fedray.studies.tracking import write_tracking
+from fedray.studies.trainable import Task, trainable_of
 
 FOLDER = "tune"
-STOPPED_SECONDS = 60
-"""Maximum time that the next trial waits until a stopped trial has left the process."""
+"""Ray Tune's folder in a study's folder."""
 WRITE_SECONDS = 1.0
-"""Minimum time between two writes of the study's file, unless a run fails or is stopped."""
+"""Minimum time between two writes of the study's files, unless a run fails or is stopped."""
+DIED = "its processes died"
+"""First words of the reason of a run that was lost too often."""
 
 
-# --- in the trial's actor -------------------------------------------------------------------------
+def config_of(spec: RunSpec, plan: StudyPlan) -> Config:
+    """Return a trial's config, from which `spec_of` finds the run."""
+    if plan.is_sweep:
+        return {**spec.config, "seed": spec.seed}
+    place = {"row": spec.place.row, "column": spec.place.column, "phase": spec.phase}
+    return {**place, **spec.config, "seed": spec.seed}
 
 
-def run_trial(config: Mapping[str, Any], at: str) -> None:
-    """Run one experiment in its folder; the trainable of a study.
-
-    Each new round is reported to Ray Tune. An error that would occur again is reported as "failed"
-    and ends the trial. If processes died, the error is raised.
-
-    Args:
-        config: under "trial", the result of `config_of`.
-        at: "best" or "final", the round that counts.
-    """
-    trial = config["trial"]
-    os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))  # Ray Tune leaves it on a cluster
-    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
-    try:
-        with closing(_fail_on_exit(reports(trial, at))) as all_reports:
-            for values in all_reports:
-                tune.report(values)  # raises SystemExit if ASHA stops the trial
-    except RunFailed:
-        raise
-    except Exception as error:
-        RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
-        tune.report({"failed": reason_of(error)})
+def spec_of(config: Config, plan: StudyPlan) -> RunSpec:
+    """Return the run of a trial's config, in which Repeater's index may stand for the seed."""
+    keys, first = dict(config), plan.places[0]
+    place = Place(keys.pop("row", first.row), keys.pop("column", first.column))
+    phase, index = keys.pop("phase", "tuning"), keys.pop(TRIAL_INDEX, 0)
+    seed = keys.pop("seed", plan.report.seeds[index])
+    searched = [key for axis in plan.axes_of(place.row) for key in axis.keys]
+    split = split_keys(keys)
+    return plan.run(place, {key: split[key] for key in searched if key in split}, phase, seed)
 
 
-def _fail_on_exit(
-    all_reports: Generator[dict[str, Any], None, None],
-) -> Generator[dict[str, Any], None, None]:
-    """Yield all reports; convert `sys.exit` in user code into a failure.
-
-    Raises:
-        CodeError: instead of SystemExit.
-    """
-    try:
-        with closing(all_reports):
-            yield from all_reports
-    except SystemExit as error:
-        raise CodeError(Failure.of(error)) from error
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a run failed in one sentence, which begins with `DIVERGED` if it diverged."""
-    failure = Failure.of(error)
-    reason = str(error) if isinstance(error, FedrayError) else failure.cause
-    return f"{DIVERGED}: {reason}" if failure.diverged else reason
-
-
-def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None, None]:
-    """Run or resume an experiment in its folder; yield a report of each new round.
-
-    If no round is left, yield a report of the last one.
-    """
-    from fedray.runtime.session import Session
-    from fedray.studies.warm import warm
-
-    began, folder = time.time(), RunFolder(Path(trial["folder"]))
-    experiment = received_experiment(trial["experiment"])
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.path / TRIAL_LOCK):  # another study may have begun the same run
-        done = list(folder.rounds()) if folder.has_run else []
-        if folder.is_finished:
-            yield _report(trial, experiment, done, at)
-            return
-        with (
-            warm.executor(experiment) as executor,
-            closing(Session(experiment, folder.path, executor, began, "none").rounds()) as rounds,
-        ):
-            last = None
-            for last in rounds:
-                done = [*(earlier for earlier in done if earlier.round < last.round), last]
-                yield _report(trial, experiment, done, at)
-        StateStore(folder.states).clear()  # a finished run is not resumed
-        if last is None:  # an earlier process was killed after its last round
-            yield _report(trial, experiment, done, at)
-
-
-def _report(
-    trial: Mapping[str, Any], experiment: Experiment, done: Sequence[Round], at: str
-) -> dict[str, Any]:
-    """Return the report to Ray Tune after the rounds in `done`."""
-    chooser, sign = trial["chooser"], trial["sign"]
-    curve = {r.round: r.metrics[chooser] for r in done if r.round > 0 and chooser in r.metrics}
-    best = (
-        best_round(curve, "max" if sign > 0 else "min")
-        if at == "best"
-        else max(curve, default=None)
+def task_of(study: Study) -> Task:
+    """Return what all trials of a study share."""
+    plan = study.plan
+    return Task(
+        experiment=lambda config: spec_of(config, plan).experiment,
+        chooser=lambda config: plan.chosen_by(config.get("row", plan.places[0].row)),
+        store=study.store,
+        at=plan.at,
+        plugins=plan.plugins,
+        stopped=frozenset(study.stopped),
     )
-    objective = math.nan if best is None else curve[best]
-    return {
-        "round": done[-1].round,
-        "rounds": experiment.rounds,
-        "objective": objective,
-        "score": sign * objective,
-        "best_round": best,
-    }
 
 
-# --- in the driver --------------------------------------------------------------------------------
-
-
-class Runs(Searcher):  # type: ignore[misc]
-    """Ray Tune's searcher: suggests the runs that are ready, and waits while none is.
+class StudySearch(Searcher):  # type: ignore[misc]
+    """The searcher of a study: hands out its runs, or those that another searcher suggests.
 
     Args:
-        study: the study.
-    """
-
-    def __init__(self, study: Study) -> None:
-        super().__init__(metric="score", mode="max")
-        self._study = study
-
-    def suggest(self, trial_id: str) -> Any:
-        """Return the next run's config; None while no run is ready; FINISHED at the end."""
-        run = self._study.ask()
-        if run is not None:
-            run.status = "running"
-            return {"trial": config_of(run, self._study.plan)}
-        return Searcher.FINISHED if self._study.is_complete else None
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Do nothing; the watcher records the end in the study."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Store nothing; a study is resumed from the runs' folders."""
-        Path(checkpoint_path).touch()
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing."""
-
-
-def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
-    """Return the trainable's config for a run, and the bundles of its placement group."""
-    chooser = plan.chosen_by(run.spec.place.row)
-    metric = find_metric(chooser, known_metrics())
-    return {
-        "key": run.spec.key,
-        "folder": str(run.folder),
-        "experiment": run.spec.experiment.model_dump_json(by_alias=True),
-        "chooser": chooser,
-        "sign": 1 if metric is None else sign_of(metric),
-        "bundles": trial_bundles(run.spec.experiment),
-    }
-
-
-class Watcher(tune.Callback):  # type: ignore[misc]
-    """Ray Tune's callback: records starts and ends of runs, shows progress.
-
-    Args:
-        study: the study that records the runs.
+        study: the study, which records how its runs end.
         show: the progress display.
         write_page: called when a cell has finished, so that a long table can be read meanwhile.
         has_begun: called after each round and each end of a run.
+        inner: suggests configurations; None: the runs that the study needs.
     """
 
     def __init__(
@@ -214,235 +91,233 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         show: Progress,
         write_page: Callable[[], object],
         has_begun: Callable[[], object] = lambda: None,
+        inner: Searcher | None = None,
     ) -> None:
-        self._study = study
-        self._show = show
-        self._write_page = write_page
-        self._has_begun = has_begun
-        self._cells_over = study.cells_over
-        self._started: dict[int, float] = {}
-        self._losses: dict[int, tuple[int, int]] = {}  # the last round, and losses since
-        self._written = -math.inf
-        self._is_written = True
+        metric = None if inner is None else inner.metric
+        super().__init__(metric=metric, mode=None if inner is None else inner.mode)
+        self._study, self._show, self._inner = study, show, inner
+        self._write_page, self._has_begun = write_page, has_begun
+        self._trials: dict[str, StudyRun] = {}
+        self._began: dict[str, float] = {}
+        self._cells_over, self._written = self._count_over(), -math.inf
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return an empty state; Ray Tune pickles callbacks for a restore that is not used."""
-        return {}
-
-    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Write the study's file if it is out of date for long enough."""
-        if not self._is_written and time.monotonic() - self._written >= WRITE_SECONDS:
-            self._write()
-
-    def _write(self) -> None:
-        self._study.write()
-        write_tracking(self._study)
-        self._written, self._is_written = time.monotonic(), True
-
-    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Record that a run's actor has started or restarted."""
-        run = self._run(trial)
-        self._add_time(run)
-        run.status, run.ray_id = "running", trial.trial_id
-        self._show.begin(run)
-        self._is_written = False
-
-    def on_trial_result(
-        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        """Record that a run has finished a round, or why it failed."""
-        run = self._run(trial)
-        if "failed" in result:
-            run.reason = str(result["failed"])
-            return
-        if "round" not in result:
-            return
-        run.objective = None if math.isnan(result["objective"]) else result["objective"]
-        run.round, run.last_round = result["best_round"], result["round"]
-        self._show.round(run)
-        if run.last_round > 0:
-            self._has_begun()
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Record that a run has ended: at its last round, by ASHA, or by an error."""
-        run = self._run(trial)
-        if RunFolder(run.folder).is_finished or run.reason is not None:
-            self._settle(run, "finished", run.reason or "")
-        elif self._study.plan.tuning.asha is not None:
-            self._settle(run, "stopped")
-
-    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Let a run whose processes died begin again, unless it dies too often.
-
-        It is given up after more than `faults.max_failures` losses in a row without a new round.
-        Ray Tune itself restarts nothing (`FailureConfig`), because it would also count losses that
-        were followed by new rounds.
-        """
-        run = self._run(trial)
-        most = run.spec.experiment.faults.max_failures
-        reached = -1 if run.last_round is None else run.last_round
-        last, count = self._losses.get(run.number, (-1, 0))
-        count = count + 1 if reached <= last else 1
-        self._losses[run.number] = max(last, reached), count
-        if count > most:
-            error = cause_of(_error_of(trial))
-            died = f"{DIED} {count} time(s) (faults.max_failures={most}): {error}"
-            self._settle(run, "failed", died)
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next trial's config; None while none is ready; FINISHED at the end."""
+        study = self._study
+        if self._inner is not None:
+            config = self._inner.suggest(trial_id)
+            if config is None or config == Searcher.FINISHED:
+                return config
+            spec = spec_of(config, study.plan)
+            study.suggest(spec.config)
+        elif (next_spec := study.ask()) is not None:
+            spec, config = next_spec, config_of(next_spec, study.plan)
         else:
-            run.status = "pending"
+            is_over = study.plan.is_sweep or study.is_complete
+            return Searcher.FINISHED if is_over else None
+        self._trials[trial_id] = study.runs.setdefault(spec.key, StudyRun(spec))
+        self._began[trial_id] = time.monotonic()
+        self._write()
+        return config
 
-    def _run(self, trial: Any) -> StudyRun:
-        return self._study.runs[trial.config["trial"]["key"]]
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Show a new round."""
+        if self._inner is not None:
+            self._inner.on_trial_result(trial_id, result)
+        run, chooser = self._trials[trial_id], self._chooser(trial_id)
+        run.last_round, run.round = result["round"], result["best_round"]
+        run.objective = None if math.isnan(result[chooser]) else result[chooser]
+        self._show.round(run)
+        self._has_begun()
 
-    def _add_time(self, run: StudyRun) -> None:
-        """Add the time since the last call to the run's seconds."""
-        now = time.monotonic()
-        run.seconds += now - self._started.get(run.number, now)
-        self._started[run.number] = now
-
-    def _settle(self, run: StudyRun, status: EndStatus, reason: str = "") -> None:
-        self._add_time(run)
-        self._study.tell(run, status, reason)
-        self._is_written = False
-        if run.status != "finished":  # which no folder tells
-            self._write()
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Record the end of a run: by itself, by a scheduler, or because its processes died."""
+        if self._inner is not None:
+            self._inner.on_trial_complete(trial_id, result=result, error=error)
+        run, study = self._trials[trial_id], self._study
+        if run.is_over:  # a configuration that Optuna suggested again
+            return
+        run.seconds = time.monotonic() - self._began[trial_id]
+        result = result or {}
+        if error:
+            study.tell(run.spec, f"{DIED}; see Ray's logs")
+        elif "failed" in result:
+            study.tell(run.spec, result["failed"])
+        else:
+            run.last_round = result.get("round", run.last_round)
+            is_finished = RunFolder(study.folder(run.spec.key)).is_finished
+            study.tell(run.spec, is_stopped=not is_finished)
         self._show.end(run)
         self._has_begun()
-        if self._study.cells_over > self._cells_over:
-            self._cells_over = self._study.cells_over
-            if not self._study.is_complete:  # the last page follows
+        self._write(at_once=True)
+        if self._count_over() > self._cells_over:
+            self._cells_over = self._count_over()
+            if not study.is_complete:  # the last page follows
                 self._write_page()
 
+    def _chooser(self, trial_id: str) -> str:
+        return self._study.plan.chosen_by(self._trials[trial_id].spec.place.row)
 
-class _Alive(tune.Callback):  # type: ignore[misc]
-    """Ray Tune's callback that ends a study if Ray has died, and reports stopped processes."""
+    def _count_over(self) -> int:
+        return sum(state.phase in ("over", "failed") for state in self._study.states)
+
+    def _write(self, *, at_once: bool = False) -> None:
+        if at_once or time.monotonic() - self._written >= WRITE_SECONDS:
+            self._study.write()
+            write_tracking(self._study)
+            self._written = time.monotonic()
+
+    def save(self, checkpoint_path: str) -> None:
+        """Store nothing; the same command continues from the runs' folders."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+class StopIfRayDied(tune.Stopper):  # type: ignore[misc]
+    """Ends a `Tuner` if Ray has died, for which Ray Tune would wait."""
 
     def __init__(self) -> None:
         self._liveness = Liveness()
 
-    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Check Ray; raises a `RayDied` if it has died."""
-        try:
-            self._liveness.check()
-        except RayDied:  # Ray Tune cleans up, and would wait for the dead head
-            placement_group.remove_placement_group = lambda group: None
-            raise
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return False: no trial ends by its results."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Raise a `RayDied` if Ray has died; Ray Tune asks between any two events."""
+        self._liveness.check()
+        return False
 
 
-def _error_of(trial: Any) -> Exception:
-    """Return the error that last ended a trial's actor."""
-    with suppress(OSError, TypeError, ImportError, AttributeError):
-        error = trial.get_pickled_error()
-        cause = getattr(error, "cause", None) or error  # a task's error wraps the exception
-        if isinstance(cause, Exception):
-            return cause
-    return RunFailed("its processes died; see Ray's logs")
-
-
-def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
-    """Run the remaining runs with Ray Tune, each in its own placement group, in reused processes.
+def run_trials(
+    study: Study,
+    show: Progress,
+    concurrent: int,
+    write_page: Callable[[], object],
+    has_begun: Callable[[], object],
+) -> tune.ResultGrid:
+    """Run the remaining runs of a study, and return Ray Tune's results.
 
     Args:
         study: the study.
-        watcher: the callback.
+        show: the progress display.
         concurrent: maximum number of concurrent runs.
+        write_page: called when a cell has finished.
+        has_begun: called after each round and each end of a run.
 
     Raises:
         RayDied: if Ray itself dies.
+        RunFailed: if the actor of a trial was killed for lack of memory.
     """
     plan = study.plan
-    _disable_callback_statistics()
-    _treat_out_of_memory_as_death()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
-    placed = tune.with_resources(
-        functools.partial(run_trial, at=plan.at),
-        lambda given: tune.PlacementGroupFactory(given["trial"]["bundles"]),
-    )
+    inner = optuna_search(study) if plan.uses_optuna else None
+    configurations = plan.tuning.configurations or 0
+    losses = [run.experiment.faults.max_failures for run in study.needed.values()]
+    metric, mode = objective_of(plan) if plan.is_sweep else (None, None)
     tuner = tune.Tuner(
-        placed,
+        trainable_of(task_of(study)),
         tune_config=tune.TuneConfig(
-            search_alg=Runs(study),
-            scheduler=_scheduler(study),
-            num_samples=-1,
+            search_alg=StudySearch(study, show, write_page, has_begun, inner),
+            scheduler=scheduler(study),
+            metric=metric,
+            mode=mode,
+            num_samples=-1 if inner is None else configurations * len(plan.report.seeds),
             max_concurrent_trials=concurrent,
-            metric="score",
-            mode="max",
-            trial_dirname_creator=lambda trial: str(trial.trial_id),
             reuse_actors=True,
+            trial_dirname_creator=lambda trial: str(trial.trial_id),
         ),
         run_config=tune.RunConfig(
             name=FOLDER,
             storage_path=str(study.home),
             verbose=0,
-            callbacks=[watcher, _Alive()],
-            failure_config=tune.FailureConfig(max_failures=0),  # the watcher counts losses
+            stop=StopIfRayDied(),
+            failure_config=tune.FailureConfig(max_failures=max(losses, default=0)),
         ),
     )
-    remove = placement_group.remove_placement_group
     try:
-        tuner.fit()
+        results = tuner.fit()
     except RayDied:
-        placement_group.remove_placement_group = remove
         ray.shutdown()  # so that this process can start or join another Ray
         raise
-    shutil.rmtree(study.home / FOLDER, ignore_errors=True)
+    except OutOfMemoryError as error:
+        raise RunFailed(f"the process of a run was killed for lack of memory: {error}") from None
+    _keep_causes(study, results)
+    return results
 
 
-class _Asha(ASHAScheduler):  # type: ignore[misc]
-    """ASHA that stops no run in its last round, before its folder is finished."""
-
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return whether the run continues; a run in its last round always does."""
-        if result.get("round") == result.get("rounds"):
-            return str(self.CONTINUE)
-        return str(super().on_trial_result(controller, trial, result))
+def _keep_causes(study: Study, results: tune.ResultGrid) -> None:
+    """Record why runs were lost, which Ray Tune tells at the end."""
+    for result in results:
+        if result.error is not None and result.config is not None:
+            spec = spec_of(result.config, study.plan)
+            study.failures[spec.key] = f"{DIED}: {cause_of(result.error)}"
 
 
-def _scheduler(study: Study) -> ASHAScheduler | None:
+def optuna_search(study: Study) -> Searcher:
+    """Return Optuna's sampler, which first repeats its suggestions of an earlier command.
+
+    Their runs end at once if they have finished.
+    """
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    plan, seeds = study.plan, len(study.plan.report.seeds)
+    domains = {
+        axis.key: tune.choice(list(axis.values))
+        if axis.is_listed
+        else getattr(tune, axis.distribution)(*axis.values)
+        for axis in plan.axes
+    }
+    metric, mode = objective_of(plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna would only fail to store lists in a database
+        space = OptunaSearch.convert_search_space(domains)
+    search = OptunaSearch(
+        space,
+        metric=metric,
+        mode=mode,
+        points_to_evaluate=[_joined(config, plan) for config in study.suggested],
+        sampler=optuna.samplers.TPESampler(
+            n_startup_trials=plan.random_suggestions, seed=plan.tuning.search_seed
+        ),
+    )
+    return Repeater(search, repeat=seeds) if seeds > 1 else search
+
+
+def objective_of(plan: StudyPlan) -> tuple[str, Literal["min", "max"]]:
+    """Return the metric that chooses in a sweep, and whether it is minimised or maximised."""
+    name = plan.chosen_by(plan.places[0].row)
+    metric = find_metric(name, known_metrics())
+    return name, "min" if metric is not None and metric.direction == "min" else "max"
+
+
+def _joined(config: Config, plan: StudyPlan) -> Config:
+    """Return a configuration with the values of joint keys as lists, as its space has them."""
+    values = {axis.key: [config[key] for key in axis.keys] for axis in plan.axes}
+    return {key: of_key if "," in key else of_key[0] for key, of_key in values.items()}
+
+
+def scheduler(study: Study) -> ASHAScheduler | None:
+    """Return ASHA, whose clock is the round, if the sweep asks for it."""
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    runs = [run for cell, state in study.states() for run in state.pending or cell.usual_runs()]
-    rounds = max(run.experiment.rounds for run in runs)
-    if study.ends:
+    rounds = max(run.experiment.rounds for run in study.needed.values())
+    if any(study.end_of(run) is not None for run in study.needed.values()):
         print(
-            "ASHA compares the runs from now on; those that ended before are not in its rungs, "
-            "so it may stop others than in an undisturbed sweep"
+            "ASHA compares the runs from now on, and those that ended before only by their last "
+            "round, so it may stop others than in an undisturbed sweep"
         )
-    return _Asha(
+    return ASHAScheduler(
         time_attr="round",
         max_t=rounds,
         grace_period=min(asha.grace_rounds, rounds),
         reduction_factor=asha.reduction_factor,
     )
-
-
-def _disable_callback_statistics() -> None:
-    """Turn off a usage statistic of Ray that would import MLflow before the first trial."""
-    from ray.air._internal import usage
-
-    usage.tag_callbacks = lambda callbacks: False
-
-
-def _treat_out_of_memory_as_death() -> None:
-    """Make Ray Tune treat a trial's process that was killed for memory as one that died.
-
-    Ray raises an OutOfMemoryError, which is no RayActorError; Ray Tune would end all trials.
-    """
-    from ray.air.execution._internal.actor_manager import RayActorManager
-    from ray.exceptions import ActorDiedError, OutOfMemoryError
-
-    failed = RayActorManager._actor_task_failed
-    if hasattr(failed, "__wrapped__"):
-        return
-
-    @functools.wraps(failed)
-    def with_memory(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
-        if isinstance(exception, OutOfMemoryError):
-            died = ActorDiedError()
-            died.error_msg, exception = str(exception), died
-        failed(manager, tracked_actor_task, exception)
-
-    RayActorManager._actor_task_failed = with_memory

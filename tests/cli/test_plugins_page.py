@@ -15,7 +15,7 @@ from fedray.config import dump_yaml, parse_yaml, read_mapping
 from fedray.plugins import use
 from fedray.run import main as run
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.cell import Cell, check_cells
+from fedray.studies.cell import check_cells
 from fedray.studies.file import plan_study
 from fedray.table import main as table
 
@@ -85,9 +85,8 @@ def test_every_command_works_as_it_stands(capsys):
             assert "python -m fedray.run fedavg_digits --plugin mine.py" in command
         elif word == "sweep":
             plan = plan_study("sweep", words[0], plugins=words[2:])
-            cells = [Cell(plan, place) for place in plan.places]
-            check_cells(cells)
-            assert [len(cell.first) for cell in cells] == [2]
+            check_cells(plan)
+            assert len(plan.configurations("all")) == 2
         elif word == "run":
             assert run(small(words, number)) == 0, command
             ran += RunFolder(Path(f"run{number}")).read().done

@@ -66,7 +66,7 @@ def a_table(name="tiny", unit="share", runs=None, **more):
     measured = {f"{row}{seed}": a_run(value) for row, values in NUMBERS.items()
                 for seed, value in enumerate(values)}  # fmt: skip
     tree = {
-        "format": 5,
+        "format": 6,
         "made": MADE,
         "plan": {**DESIGN, "name": name},
         "metrics": {"local_accuracy": {"name": "local_accuracy", "unit": unit}},

@@ -117,5 +117,5 @@ def test_a_sweep_whose_head_is_killed_says_how_to_go_on(tmp_path):
     command = ["fedray.sweep", "fedproto_lambda", *WORDS, "rounds=400"]
     code, errors = killed("gcs_server", command, "running ", tmp_path)
     assert code == 1, errors
-    said = r"^failed: the head of Ray .*; go on with: python -m .* --resume .*$"
+    said = r"^failed: the head of Ray .*; go on with: python -m fedray.sweep .*$"
     assert re.search(said, errors, re.MULTILINE), errors  # Ray's own lines may follow

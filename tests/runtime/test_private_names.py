@@ -12,10 +12,6 @@ from packaging.specifiers import SpecifierSet
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NAMES = {
-    "ray": (
-        "ray.air.execution.resources.placement_group:remove_placement_group",
-        "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
-    ),
     "torch": (
         "torch:_foreach_norm",
         "torch:Tensor._make_wrapper_subclass",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 from written_runs import write_whole
@@ -16,8 +15,8 @@ from fedray.storage.environment import Environment
 from fedray.storage.files import sealed, write_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
-from fedray.studies.cell import RunSpec
 from fedray.studies.outcome import outcome
+from fedray.studies.plan import RunSpec
 from fedray.studies.study import Study, StudyRun
 
 Curve = Callable[[RunSpec], Sequence[tuple[float, float]] | str | None]
@@ -63,19 +62,20 @@ def pretend(study: Study, curve: Curve) -> list[RunSpec]:
     """Have all runs of a study happen as said; return them in the order in which they began."""
     done = []
     while (run := study.ask()) is not None:
-        done.append(run.spec)
+        done.append(run)
         end(study, run, curve)
     return done
 
 
-def end(study: Study, run: StudyRun, curve: Curve) -> None:
-    """Have a run happen."""
-    found = curve(run.spec)
+def end(study: Study, run: RunSpec, curve: Curve) -> None:
+    """Have a run begin and happen."""
+    study.runs[run.key] = StudyRun(run)
+    found = curve(run)
     if found is None or isinstance(found, str):
-        study.tell(run, "failed", found or f"{DIVERGED}: its loss is no number")
+        study.tell(run, found or f"{DIVERGED}: its loss is no number")
     else:
-        write_whole(Path(run.folder), result_of(run.spec, found))
-        study.tell(run, "finished")
+        write_whole(study.folder(run.key), result_of(run, found))
+        study.tell(run)
 
 
 def page_of(study: Study) -> str:

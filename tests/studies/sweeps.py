@@ -12,9 +12,11 @@ from fedray.cli.study import request_of
 from fedray.cli.study import sweep as sweep_command
 from fedray.cli.study import table as table_command
 from fedray.config import dump_yaml
-from fedray.studies.flow import Request, begin_or_resume
+from fedray.studies.flow import Request, study_of
+from fedray.studies.plan import RunSpec
 from fedray.studies.study import Study, StudyRun
-from fedray.studies.tune import config_of, reports
+from fedray.studies.trainable import trainable_of
+from fedray.studies.tune import config_of, task_of
 
 TINY = {
     "name": "tiny",
@@ -61,19 +63,22 @@ def sweep(*words: str, home: str = "home", name: str = "tiny") -> Study:
     return Study(Path(home).absolute(), plan_words("sweep", name, words), Path("store").absolute())
 
 
-def carry_out(study: Study, run: StudyRun) -> list[dict[str, Any]]:
-    """Run one run of a study in this process; return what Ray Tune would have been told."""
-    found = list(reports(config_of(run, study.plan), study.plan.at))
-    run.last_round = found[-1]["round"]
-    study.tell(run, "finished")
+def carry_out(study: Study, run: RunSpec) -> list[dict[str, Any]]:
+    """Run one run of a study in this process; return what Ray Tune would have got."""
+    trial, found = trainable_of(task_of(study))(config_of(run, study.plan)), list[dict[str, Any]]()
+    while not found or not found[-1].get("done"):
+        found.append(trial.step())
+    trial.cleanup()
+    study.runs[run.key] = StudyRun(run)
+    study.tell(run, found[-1].get("failed", ""))
     return found
 
 
-def carry_out_all(study: Study) -> dict[int, list[dict[str, Any]]]:
+def carry_out_all(study: Study) -> dict[str, list[dict[str, Any]]]:
     """Run what is left of a study; return the reports by run."""
     found = {}
     while (run := study.ask()) is not None:
-        found[run.number] = carry_out(study, run)
+        found[run.key] = carry_out(study, run)
     return found
 
 
@@ -85,4 +90,4 @@ def request(kind: str, *words: str) -> Request:
 
 def asked(words: Sequence[str]) -> Study:
     """Return the study that the words of `fedray table` begin or go on with."""
-    return begin_or_resume(request("table", *words))
+    return study_of(request("table", *words))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
-from sweeps import carry_out_all, sweep, write_sweep
+from sweeps import carry_out, carry_out_all, sweep, write_sweep
 
 from fedray.base.errors import UserError
 from fedray.config import dump_yaml
@@ -16,7 +16,6 @@ from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
-from fedray.studies.tune import config_of, reports
 
 TEST = {0.1: [100, 20, 60, 30, 30], 0.2: [100, 40, 90, 50, 50]}
 """Right answers of 100 on the test, by learning rate and round: best are lr 0.2 and round 2."""
@@ -60,7 +59,7 @@ def swept(*words: str, **changes) -> Study:
     """Return a sweep whose runs have run in this process."""
     write_sweep("planted", **{**SWEEP, **changes})
     study = sweep(*words, name="planted")
-    check_cells(study.cells)
+    check_cells(study.plan)
     carry_out_all(study)
     return study
 
@@ -105,13 +104,14 @@ def test_asha_stops_what_is_worse_on_validation():
     write_sweep("planted", **{**SWEEP, "seeds": [0]})
     study = sweep(name="planted")
     found = carry_out_all(study)
-    scheduler = ASHAScheduler("round", "score", "max", 4, 1, 2)
+    chooser = study.plan.chosen_by("all")
+    scheduler = ASHAScheduler("round", chooser, "max", 4, 1, 2)
     runner, decisions = SimpleNamespace(search_alg=None), {}
     runs = sorted(study.runs.values(), key=lambda run: run.spec.config["lr"])
     for run in runs:  # the better on validation comes first
-        trial = SimpleNamespace(trial_id=str(run.number))
+        trial = SimpleNamespace(trial_id=run.spec.key)
         scheduler.on_trial_add(runner, trial)
-        first = next(each for each in found[run.number] if each["round"] == 1)
+        first = next(each for each in found[run.spec.key] if each["round"] == 1)
         lr = run.spec.config["lr"]
         decisions[lr] = scheduler.on_trial_result(runner, trial, first)
     assert decisions == {0.1: TrialScheduler.CONTINUE, 0.2: TrialScheduler.STOP}
@@ -137,6 +137,6 @@ def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
 def test_a_run_that_another_process_finished_is_taken_as_it_is():
     study = swept("seed=0")
     run = next(iter(study.runs.values()))
-    again = list(reports(config_of(run, study.plan), study.plan.at))
+    again = carry_out(study, run.spec)
     assert [each["round"] for each in again] == [4], "its last round is reported again"
-    assert again[0]["objective"] == run.objective
+    assert again[0][study.plan.chosen_by("all")] == run.objective

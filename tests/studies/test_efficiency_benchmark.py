@@ -22,7 +22,7 @@ def test_efficiency_is_training_over_processor_time():
 @pytest.mark.long
 @pytest.mark.ray
 def test_it_measures_a_small_sweep(capfd):
-    words = ["fedproto_lambda", "rounds=1", "--num-samples", "2", "--alone", "1"]
+    words = ["fedproto_lambda", "rounds=1", "tuning.configurations=2", "--alone", "1"]
     assert main(words) == 0
     out = capfd.readouterr().out
     assert 0 < float(re.search(r"^efficiency +(\S+)$", out, re.MULTILINE)[1]) < 1

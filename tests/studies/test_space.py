@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedray.studies.cell import TriedConfig, rank
 from fedray.studies.space import (
     Edge,
-    continue_grid,
+    beyond,
     draws,
     grid,
     merge_edges,
@@ -22,10 +22,10 @@ def axes(**space):
     return parse_space(space)
 
 
-def continued(tried, axes, budget, is_valid, **extend):
-    """The grid continued from its best configuration."""
+def continued(tried, axes):
+    """The ends at which the best configuration lies, each with the next one there."""
     known = [each.config for each in tried]
-    return continue_grid(known, rank(tried)[0], axes, budget, is_valid, **extend)
+    return list(beyond(axes, known, rank(tried)[0]))
 
 
 def value_of(config, value):
@@ -39,13 +39,9 @@ def tried(*pairs):
     return [value_of({"lr": lr}, value) for lr, value in pairs]
 
 
-def always(config):
-    return True
-
-
 def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
     alone = axes(lr={"loguniform": [0.001, 1.0]})
-    beside = axes(rounds={"randint": [1, 9]}, lr={"loguniform": [0.001, 1.0]})
+    beside = axes(rounds={"randint": [1, 10]}, lr={"loguniform": [0.001, 1.0]})
     first = [config["lr"] for config in draws(alone, 6, 3)]
     assert first == [config["lr"] for config in draws(beside, 6, 3)]
     assert len(set(first)) == 6
@@ -55,30 +51,39 @@ def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
 
 @given(st.integers(0, 1000))
 def test_random_whole_numbers_stay_within_both_ends(seed):
-    found = draws(axes(rounds={"randint": [2, 4]}), 20, seed)
-    assert {config["rounds"] for config in found} <= {2, 3, 4}
-    assert [config["rounds"] for config in found] == list({c["rounds"]: 0 for c in found})
+    """A range excludes its upper end, as in Ray Tune, but for the one with steps."""
+    ranges = {
+        "randint": [2, 5],
+        "lograndint": [2, 5],
+        "qrandint": [2, 8, 2],
+        "quniform": [0.5, 2, 0.5],
+    }
+    within = {"randint": {2, 3, 4}, "lograndint": {2, 3, 4}, "qrandint": {2, 4, 6, 8},
+              "quniform": {0.5, 1, 1.5, 2}}  # fmt: skip
+    for name, values in ranges.items():
+        found = [config["rounds"] for config in draws(axes(rounds={name: values}), 20, seed)]
+        assert {*found} <= within[name]
+        assert len(found) == len({*found})
 
 
 def test_a_choice_inside_ends_the_search():
-    found = continued(tried((0.01, 0.2), (0.03, 0.9), (0.1, 0.3)), LR, 9, always)
-    assert found == ([], [])
+    assert continued(tried((0.01, 0.2), (0.03, 0.9), (0.1, 0.3)), LR) == []
 
 
 @pytest.mark.parametrize(
-    ("best", "beyond"), [(0.1, 0.333333), (0.01, 0.00333333)], ids=["highest", "lowest"]
+    ("best", "next_one"), [(0.1, 0.333333), (0.01, 0.00333333)], ids=["highest", "lowest"]
 )
-def test_a_choice_at_the_edge_goes_on_by_the_same_factor(best, beyond):
+def test_a_choice_at_the_edge_goes_on_by_the_same_factor(best, next_one):
     pairs = [(lr, 0.9 if lr == best else 0.1) for lr in (0.01, 0.03, 0.1)]
-    assert continued(tried(*pairs), LR, 9, always) == ([{"lr": beyond}], [])
+    end = "highest" if best == 0.1 else "lowest"
+    assert continued(tried(*pairs), LR) == [(Edge("lr", best, end), {"lr": next_one})]
 
 
 def test_a_grid_that_was_continued_goes_on_until_it_gets_worse():
     pairs = [(0.01, 0.1), (0.03, 0.2), (0.1, 0.3), (0.333333, 0.4)]
-    (wanted,), edges = continued(tried(*pairs), LR, 9, always)
+    [(_, wanted)] = continued(tried(*pairs), LR)
     assert wanted["lr"] == pytest.approx(1.11111, rel=1e-5)
-    assert edges == []
-    assert continued(tried(*pairs, (1.11111, 0.0)), LR, 9, always) == ([], [])
+    assert continued(tried(*pairs, (1.11111, 0.0)), LR) == []
 
 
 def test_a_corner_of_a_grid_goes_on_along_both_axes():
@@ -88,12 +93,10 @@ def test_a_corner_of_a_grid_goes_on_along_both_axes():
         for lr in (0.1, 0.2)
         for epochs in (1, 2)
     ]
-    wanted, edges = continued(results, two, 6, always)
-    assert wanted == [{"lr": 0.4, "local_epochs": 2}, {"lr": 0.2, "local_epochs": 4}]
-    assert edges == []
-    wanted, edges = continued(results, two, 5, always)
-    assert wanted == [{"lr": 0.4, "local_epochs": 2}]
-    assert edges == [Edge("local_epochs", 2, "highest", "budget")]
+    assert continued(results, two) == [
+        (Edge("lr", 0.2, "highest"), {"lr": 0.4, "local_epochs": 2}),
+        (Edge("local_epochs", 2, "highest"), {"lr": 0.2, "local_epochs": 4}),
+    ]
 
 
 def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edge_all_the_same():
@@ -101,37 +104,17 @@ def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edg
     two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2]})
     grid = [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2), (0.4, 2)]
     results = [value_of({"lr": lr, "local_epochs": n}, -abs(lr - 0.4) + n) for lr, n in grid]
-    assert continued(results, two, 6, lambda config: config["lr"] < 0.5) == (
-        [{"lr": 0.4, "local_epochs": 4}],
-        [Edge("lr", 0.4, "highest", "bound")],
-    )
-    _, edges = continued(results, two, 5, always)
-    assert Edge("local_epochs", 2, "highest", "budget") in edges
-
-
-@pytest.mark.parametrize(
-    ("values", "best", "end"),
-    [
-        ([[20, 2], [2, 0.2]], 0, "first"),
-        ([[20, 2], [2, 0.2]], 1, "last"),
-        ([[20, 2], [5, 1], [2, 0.2]], 1, None),
-        ([[1, 2], [3, 1], [2, 3]], 2, None),  # in no order
-        ([["sgd", 0.1], ["adam", 0.01]], 1, None),
-        ([[20, 2]], 0, None),
-    ],
-)
-def test_keys_that_vary_together_are_at_an_edge_at_the_ends_of_their_list(values, best, end):
-    joint = axes(**{"algorithm.start, algorithm.end": {"grid": values}})
-    found = [value_of(config, float(number == best)) for number, config in enumerate(grid(joint))]
-    edge = Edge("algorithm.start, algorithm.end", values[best], end, "joint")
-    assert continued(found, joint, 9, always) == ([], [edge] if end else [])
+    assert continued(results, two) == [
+        (Edge("lr", 0.4, "highest"), {"lr": 0.8, "local_epochs": 2}),
+        (Edge("local_epochs", 2, "highest"), {"lr": 0.4, "local_epochs": 4}),
+    ]
 
 
 def test_what_failed_is_no_choice_and_names_have_no_edges():
     names = axes(optimizer={"grid": ["sgd", "adam"]})
     found = [value_of({"optimizer": "sgd"}, None), value_of({"optimizer": "adam"}, 0.1)]
     assert rank(found) == [{"optimizer": "adam"}]
-    assert continued(found, names, 9, always) == ([], [])
+    assert continued(found, names) == []
     assert rank(found[:1]) == []
 
 
@@ -162,7 +145,7 @@ def test_whole_numbers_move_by_one_at_least():
 
 
 def test_an_edge_names_the_seeds_whose_choice_lies_at_it_unless_all_do():
-    high, low = Edge("lr", 0.1, "highest", "budget"), Edge("lr", 0.01, "lowest", "bound")
+    high, low = Edge("lr", 0.1, "highest"), Edge("lr", 0.01, "lowest")
     assert merge_edges({0: [high], 1: [high]}) == [high]
     two = merge_edges({0: [high], 1: [low], 2: [high], 3: []})
     assert [(edge.end, edge.seeds) for edge in two] == [("highest", [0, 2]), ("lowest", [1])]
@@ -173,5 +156,5 @@ def test_an_edge_names_the_seeds_whose_choice_lies_at_it_unless_all_do():
 def test_a_grid_of_two_axes_goes_on_from_the_choice_at_the_edge():
     two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2, 3]})
     best = {"lr": 0.2, "local_epochs": 2}
-    wanted, edges = continue_grid(grid(two), best, two, 9, always)
-    assert (wanted, edges) == ([{"lr": 0.4, "local_epochs": 2}], [])
+    wanted = [config for _, config in beyond(two, grid(two), best)]
+    assert wanted == [{"lr": 0.4, "local_epochs": 2}]

@@ -6,27 +6,27 @@ import re
 import shlex
 import shutil
 from itertools import product
-from pathlib import Path
 
 import pytest
 from commands import plan_words
 from filelock import FileLock
-from pretended_runs import pretend
+from pretended_runs import pretend, result_of
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 from written_runs import write_whole
 
 from fedray.base.errors import UserError
 from fedray.config import dump_yaml
-from fedray.studies import flow
 from fedray.studies.cell import check_cells
-from fedray.studies.flow import Request, begin_or_resume, reload
+from fedray.studies.flow import Request, go_on, run_cells, study_of
 from fedray.studies.forecast import headline, planned_cells
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.study import DIVERGED, TRIAL_LOCK, End, Study, latest_unfinished
-from fedray.studies.trials import best_command
-from fedray.studies.tune import config_of, reports
+from fedray.studies.store import TRIAL_LOCK
+from fedray.studies.study import DIVERGED, Study, StudyRun
+from fedray.studies.trainable import trainable_of
+from fedray.studies.trials import best_command, sweep_outcome
+from fedray.studies.tune import config_of, optuna_search, scheduler, spec_of, task_of
 from fedray.sweep import main
 
 TOGETHER = {"rounds, lr": {"grid": [[1, 0.1], [1, 0.2], [2, 0.3]]}}
@@ -42,7 +42,7 @@ def _chosen_on_the_test(here):
     ("changes", "message"),
     [
         ({"serach": "grid"}, "unknown key 'serach' in sweep tiny. Valid: answers"),
-        ({"search": "gird"}, "sweep tiny.tuning.search: .*'grid', 'random' or 'tpe'"),
+        ({"search": "gird"}, "sweep tiny.tuning.search: .*'grid', 'random' or 'optuna'"),
         ({"space": {}}, "space is empty; name what is swept"),
         (
             {"space": {"lr": {"gird": [1]}}},
@@ -52,11 +52,11 @@ def _chosen_on_the_test(here):
         ({"space": {"lr": {"grid": []}}}, r"space.lr.grid is \[\], expected a list"),
         ({"space": {"lr": {"grid": [1, 1]}}}, "lists a value twice"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, "search: grid needs lists, and space.lr is unif"),
-        ({"search": "tpe", "space": {"lr": {"uniform": [1, 0]}}}, "expected .lowest, highest"),
-        ({"search": "tpe", "space": {"lr": {"loguniform": [0, 1]}}}, "expected more than 0"),
-        ({"search": "tpe", "space": {"lr": {"randint": [0, 1.5]}}}, "two whole numbers"),
-        ({"search": "tpe", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
-        ({"search": "tpe", "space": {"wire": {"choice": [{}, {"up_bits": 8}]}}}, "plain values"),
+        ({"search": "optuna", "space": {"lr": {"uniform": [1, 0]}}}, "expected .lowest, highest"),
+        ({"search": "optuna", "space": {"lr": {"loguniform": [0, 1]}}}, "expected numbers above 0"),
+        ({"search": "optuna", "space": {"lr": {"randint": [0, 1.5]}}}, "expected whole numbers"),
+        ({"search": "optuna", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
+        ({"search": "optuna", "space": {"lr": {"quniform": [0, 1]}}}, "lowest, highest, step"),
         ({"space": {"seed": {"grid": [0, 1]}}}, "seeds cannot be searched"),
         ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seeds cannot be searched"),
         ({"space": {"lr, rounds": {"grid": [[0.1, 1], 2]}}}, "lists 2, expected a list of 2 .*lr,"),
@@ -69,7 +69,7 @@ def _chosen_on_the_test(here):
         ),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
         (
-            {"asha": {}, "search": "tpe", "configurations": 2},
+            {"asha": {}, "search": "optuna", "configurations": 2},
             "use search: random, or leave asha out",
         ),
         ({"select": "nothing"}, "select: nothing needs at: final"),
@@ -105,7 +105,7 @@ def _chosen_on_the_test(here):
             "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
         (
-            {"search": "tpe", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
+            {"search": "optuna", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
             "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
     ],
@@ -134,7 +134,6 @@ def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, 
         (["together", "lr=3"], "lr is tuned; leave lr=3 out"),
         (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
         (["tiny", "data.source=parquet", "data.root=/nowhere"], "data.root=/nowhere is not"),
-        (["tiny", "--resume"], "no sweep below .*tiny is unfinished; start without --resume"),
     ],
 )
 def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, arguments, message):
@@ -159,18 +158,18 @@ def test_a_value_whose_partition_cannot_be_made_is_given_up_alone(here, capsys, 
     monkeypatch.setattr("fedray.studies.ready._connect", lambda *_, **__: 1)
     (((key, values),), message) = [*IMPOSSIBLE[name][0].items()], IMPOSSIBLE[name][1]
     write_sweep(space={key: {"grid": values}})
-    study = sweep().look()
-    get_ready(study, check_cells(study.cells), track=False)
+    study = sweep()
+    get_ready(study, check_cells(study.plan), track=False)
     [why] = study.failures.values()
     assert message in why
     assert f"given up: {why}" in capsys.readouterr().out
-    assert [run.status for run in study.runs.values()] == ["pending", "failed"]
-    study.forget_failures()
-    assert study.failures == {}
+    assert [study.status_of(run) for run in study.needed.values()] == ["pending", "failed"]
+    go_on(again := sweep(), study)
+    assert again.failures == {}
 
     write_sweep(space={key: {"grid": values[1:]}})
     study = sweep()
-    firsts = check_cells(study.cells)
+    firsts = check_cells(study.plan)
     with pytest.raises(UserError, match=re.escape(message)):  # nothing is left to run
         get_ready(study, firsts, track=False)
 
@@ -201,46 +200,9 @@ def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
 def begun(**changes: object) -> Study:
     """Return a sweep whose command was killed at once."""
     write_sweep(**changes)
-    request = Request("sweep", "tiny")
-    study = begin_or_resume(request)
-    study.home = study.home.with_name("one")
+    study = study_of(Request("sweep", "tiny"))
     study.write()
     return study
-
-
-def test_only_what_was_started_is_resumed(here, capsys):
-    study = begun(scales=laptop(set={"rounds": 4}))
-    assert latest_unfinished(here / "results" / "tiny", "sweep") == study.home
-    assert main(["tiny", "--resume", "rounds=5"]) == 2
-    said = capsys.readouterr().err
-    assert "was started with other arguments; pass the original ones " in said
-    assert "(python -m fedray.sweep tiny)" in said
-    assert main(["tiny", "--resume", "--num-samples", "1"]) == 2
-    assert "was started with other arguments" in capsys.readouterr().err
-    assert main(["tiny", "--out", str(study.home)]) == 2
-    assert "already holds a study; continue it with --resume" in capsys.readouterr().err
-    assert main(["other", "--resume", "--out", str(study.home)]) == 2
-    assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
-    assert main(["tiny", "--resume", "--out", "nowhere"]) == 2
-    assert "nowhere/plan.json does not exist; name the folder" in capsys.readouterr().err
-    assert not Path("nowhere").exists()
-    study.status = "finished"
-    study.write()
-    assert main(["tiny", "--resume", "--out", str(study.home)]) == 2
-    assert "is finished; start without --resume" in capsys.readouterr().err
-
-
-def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
-    stale = begun()
-    study = Study.read(stale.home)
-    reasons = {"a": "it diverged", "b": "out of memory"}  # which may have room another time
-    study.ends |= {key: End("failed", reason) for key, reason in reasons.items()}
-    study.write()
-    assert reload(stale).failures == {"a": "it diverged"}
-    study.status = "finished"
-    study.write()
-    with pytest.raises(UserError, match="was finished by another process meanwhile"):
-        reload(stale)
 
 
 @pytest.mark.parametrize(
@@ -255,36 +217,25 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     study = sweep()
     study.store = here / "results" / "store"
     run = study.ask()
-    run.folder = study.folder(run.spec.key)
-    all_reports = reports(config_of(run, study.plan), "best")
-    while next(all_reports)["round"] < rounds:
+    folder = study.folder(run.key)
+    trial = trainable_of(task_of(study))(config_of(run, study.plan))
+    while trial.step()["round"] < rounds:
         pass
-    all_reports.close()
-    file = run.folder / name
+    trial.cleanup()
+    file = folder / name
     file.write_bytes(file.read_bytes()[:-9] + b"\n")
-    with FileLock(run.folder / TRIAL_LOCK):  # as while another study runs it
+    with FileLock(folder / TRIAL_LOCK):  # as while another study runs it
         is_read = name != "states/head.json"
         assert main(["tiny", "--no-track", "--plan"]) == (2 if is_read else 0)
     capsys.readouterr()
     assert main(["tiny", "--no-track"]) == 2
     error = capsys.readouterr().err
     assert str(file) in error
-    assert f"remove {run.folder}" in error or name == "run.json"
+    assert f"remove {folder}" in error or name == "run.json"
     assert error.count("\n") == 1
     assert not (here / "results" / "tiny").exists()
-    shutil.rmtree(run.folder)
+    shutil.rmtree(folder)
     assert main(["tiny", "--no-track", "--plan"]) == 0
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"answers: something else\n"])
-def test_a_copied_file_that_differs_is_noted_and_kept(here, capsys, content):
-    study, request = begun(), Request("sweep", "tiny", resume=True)
-    flow.copy_study_file(request, study)
-    assert "note" not in capsys.readouterr().out
-    (study.home / "sweep.yaml").write_bytes(content)
-    flow.copy_study_file(request, study)
-    assert "continues with its original copy" in capsys.readouterr().out
-    assert (study.home / "sweep.yaml").read_bytes() == content
 
 
 def test_a_plan_that_was_damaged_is_not_read(here):
@@ -297,8 +248,7 @@ def test_a_plan_that_was_damaged_is_not_read(here):
 
 def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypatch):
     study = begun()
-    while (run := study.ask()) is not None:
-        study.tell(run, "failed", "it died")
+    pretend(study, lambda spec: "it died")
 
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
@@ -307,48 +257,27 @@ def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypa
 
     monkeypatch.setattr(pages, "print_pages", killed)
     with pytest.raises(KeyboardInterrupt):
-        flow.run_cells(study, 1, track=False)
+        run_cells(Request("sweep", "tiny", track=False), study, 1)
     assert Study.read(study.home).status == "running"
     monkeypatch.setattr(pages, "print_pages", lambda study: None)
-    assert flow.run_cells(study, 1, track=False) == 1
+    assert run_cells(Request("sweep", "tiny", track=False), study, 1).code == 1
     assert Study.read(study.home).status == "failed"
 
 
 @pytest.mark.parametrize("why", ["it died 4 time(s)", "OSError: No space left on device"])
-def test_a_run_that_failed_is_tried_again_by_resume(here, capsys, monkeypatch, why):
+def test_a_run_that_failed_is_tried_again(here, capsys, monkeypatch, why):
     from fedray.studies import pages
 
     monkeypatch.setattr(pages, "print_pages", lambda study: None)
     study = begun()
-    while (run := study.ask()) is not None:
-        study.tell(run, "failed", why if run.number else f"{DIVERGED}: a NaN")
-    flow.run_cells(study, 1, track=False)
-    failed = len(study.runs) - 1
+    pretend(study, lambda spec: why if spec.config["algorithm.lambda"] else f"{DIVERGED}: a NaN")
+    run_cells(Request("sweep", "tiny", track=False), study, 1)
     said = capsys.readouterr().out
-    assert f"{failed} run(s) failed; to try again, " in said
-    assert "fedray.sweep tiny --resume" in said
-    resumed = begin_or_resume(Request("sweep", "tiny", resume=True))
-    assert resumed.home == study.home
-    assert len(resumed.look().runs) == failed  # the one that diverged is not repeated
-    later = Study(study.home.with_name("zz"), study.plan, study.store, status="finished")
-    later.write()
-    with pytest.raises(UserError, match="is unfinished; start without --resume"):
-        latest_unfinished(study.home.parent, "sweep")
-
-
-def test_tpe_tries_no_configuration_twice(here):
-    space = {"lr": {"choice": [0.1, 0.2]}, "local_epochs": {"randint": [1, 3]}}
-    write_sweep(search="tpe", space=space, configurations=50)
-    study = sweep()
-    assert study.plan.tuning.configurations == 6
-    assert "6 configurations by tpe, the whole space, over lr" in headline(study)
-    pretend(study, lambda spec: [(0.1, 0.1), (spec.config["lr"], 0.5)])
-    assert study.is_complete
-    assert len({repr(sorted(config.items())) for config in study.suggested}) == 6
-    write_sweep(search="tpe", space={"lr": {"loguniform": [0.1, 0.2]}}, configurations=5)
-    assert sweep().plan.tuning.configurations == 5
-    write_sweep(search="random", space=space, configurations=50)
-    assert "6 configurations by random, the whole space, over lr" in headline(sweep())
+    assert "1 run(s) failed; to try again, " in said
+    assert "fedray.sweep tiny --no-track" in said
+    again = study_of(Request("sweep", "tiny"))
+    assert again.home == study.home
+    assert again.remaining == 1  # the one that diverged is not repeated
 
 
 # --- plans and grids ------------------------------------------------------------------------------
@@ -360,7 +289,7 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     assert study.plan.report.seeds == [5]
     for several in ("seed=5,0,7", "seed=[5, 0, 7]"):
         assert sweep(several).plan.report.seeds == [5, 0, 7]
-    wanted = study.cells[0].run_spec({"algorithm.lambda": 2}, "tuning", 5)
+    wanted = study.plan.run(study.plan.places[0], {"algorithm.lambda": 2}, "tuning", 5)
     experiment = wanted.experiment
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
     assert experiment.algorithm.tree() == {"name": "fedproto", "lambda": 2, "proto_agg": "weighted"}
@@ -392,31 +321,32 @@ def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
 
 def test_keys_that_vary_jointly_are_one_dimension(here):
     write_sweep(space={"algorithm.lambda": {"grid": [0, 1]}, **TOGETHER})
-    cell = sweep().cells[0]
-    assert cell.first == [
+    plan = sweep().plan
+    configs = plan.configurations("all")
+    assert configs == [
         {"algorithm.lambda": weight, "rounds": rounds, "lr": lr}
         for weight in (0, 1)
         for rounds, lr in ((1, 0.1), (1, 0.2), (2, 0.3))
     ]
-    experiment = cell.run_spec(cell.first[-1], "tuning", 0).experiment
+    experiment = plan.run(plan.places[0], configs[-1], "tuning", 0).experiment
     assert (experiment.rounds, experiment.lr) == (2, 0.3)
 
 
 def test_of_a_range_the_ends_are_checked(here):
-    write_sweep(search="tpe", space={"lr": {"loguniform": [0.01, 0.1]}})
-    assert check_cells(sweep().cells)[0].lr == 0.01
+    write_sweep(search="optuna", space={"lr": {"loguniform": [0.01, 0.1]}})
+    assert check_cells(sweep().plan)[0].lr == 0.01
     for low, high in ((0.5, 2.0), (-1.0, 0.5)):
-        write_sweep(search="tpe", space={"participation": {"uniform": [low, high]}})
+        write_sweep(search="optuna", space={"participation": {"uniform": [low, high]}})
         with pytest.raises(UserError, match="participation"):
-            check_cells(sweep().cells)
+            check_cells(sweep().plan)
 
 
 def test_the_longest_runs_begin_first(here):
     write_sweep(space={"rounds": {"grid": [1, 5, 2]}})
     study, order = sweep(), []
     while (run := study.ask()) is not None:
-        run.status = "running"
-        order.append(run.spec.config["rounds"])
+        study.runs[run.key] = StudyRun(run)
+        order.append(run.config["rounds"])
     assert order == [5, 2, 1]
 
 
@@ -428,7 +358,7 @@ def test_the_best_configuration_is_a_command_that_resolves(here):
     config = {"algorithm.lambda": 0.30000000000000004}
     words = shlex.split(best_command(study.plan, config))
     assert words[:3] == ["python", "-m", "fedray.run"]
-    wanted = study.cells[0].run_spec(config, "tuning", 4)
+    wanted = study.plan.run(study.plan.places[0], config, "tuning", 4)
     assert resolve(words[3], words[4:]).identity() == wanted.experiment.identity()
 
 
@@ -440,7 +370,7 @@ def test_a_sweep_over_methods_keeps_what_is_set_beside_them(here, given):
     write_sweep(scales=laptop(**keys), space={"algorithm": {"grid": ["fedproto", "fedtgp"]}})
     study = sweep(*given)
     for config in study.plan.configurations("all"):
-        spec = study.cells[0].run_spec(config, "tuning", 0)
+        spec = study.plan.run(study.plan.places[0], config, "tuning", 0)
         assert spec.experiment.tree()["algorithm"]["lambda"] == 3
         words = shlex.split(best_command(study.plan, config))
         assert resolve(words[3], words[4:]).identity() == spec.experiment.identity()
@@ -448,82 +378,90 @@ def test_a_sweep_over_methods_keeps_what_is_set_beside_them(here, given):
 
 # --- search ---------------------------------------------------------------------------------------
 
-SPACES = {
-    "tpe": {"lr": {"loguniform": [0.01, 1]}, "algorithm.lambda": {"choice": [0, 1, 5]}},
-    "random": {"lr": {"uniform": [0.01, 1]}, "local_epochs": {"randint": [1, 4]}},
-}
+SPACE = {"lr": {"loguniform": [0.01, 1]}, "rounds, local_epochs": {"choice": [[1, 2], [2, 1]]}}
 
 
-def searched(study: Study, until: int = 99) -> list[dict]:
-    """Return the configurations of a search whose runs come to a planted number, in order."""
-    from pretended_runs import result_of
-
-    found = []
-    while len(found) < until and (run := study.ask()) is not None:
-        config = run.spec.config
-        value = 1 - ((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
-        write_whole(Path(run.folder), result_of(run.spec, [(0.0, 0.0), (value, value)]))
-        study.tell(run, "finished")
-        study.write()
-        found.append(config)
+def searched(study: Study, count: int) -> list[dict]:
+    """Return the configurations that Optuna suggests for runs that come to a planted number."""
+    search, found = optuna_search(study), []
+    for number in range(count):
+        config = search.suggest(str(number))
+        spec = spec_of(config, study.plan)
+        study.suggest(spec.config)
+        found.append(spec.config)
+        value = {search.metric: 1 - (spec.config["lr"] - 0.3) ** 2}
+        search.on_trial_complete(str(number), result=value)
     return found
 
 
-@pytest.mark.parametrize("search", SPACES)
-def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
-    write_sweep(search=search, space=SPACES[search], configurations=12)
-    expected = searched(sweep(home="whole"))
-    assert len(expected) == 12
-    assert len({str(config) for config in expected}) > 6
-    cut = Study(here / "cut/it", sweep().plan, here / "cut/store")
-    first = searched(cut, 7)
-    asked = cut.ask()  # in flight when the driver dies
+def test_optuna_begins_with_what_it_suggested_before_and_goes_on(here):
+    """The same command again: finished runs end at once, and their values are told anew."""
+    write_sweep(search="optuna", space=SPACE, configurations=6)
+    whole = searched(sweep(home="whole"), 6)
+    assert {(c["rounds"], c["local_epochs"]) for c in whole} <= {(1, 2), (2, 1)}
+    assert len({repr(config) for config in whole}) == 6
+    cut = sweep(home="cut")
+    assert searched(cut, 4) == whole[:4]
     cut.write()
-    resumed = Study.read(cut.home)
-    assert resumed.ask().spec.config == asked.spec.config
-    assert first + searched(resumed) == expected
+    go_on(again := sweep(home="cut"), Study.read(cut.home))
+    assert (len(again.needed), again.total) == (4, 6)
+    assert searched(again, 6)[:4] == whole[:4]
+    assert len(again.suggested) == 6
+    write_sweep(search="optuna", space={"lr": {"uniform": [0, 2]}}, configurations=6)
+    go_on(other := sweep(home="cut"), Study.read(cut.home))
+    assert other.suggested == []
 
 
-def test_a_plan_names_the_only_configuration_and_those_that_tpe_will_suggest(here):
+def test_optuna_repeats_each_configuration_with_every_seed(here):
+    write_sweep(
+        search="optuna", space={"lr": {"uniform": [0.1, 1]}}, configurations=2, seeds=[7, 9]
+    )
+    study = sweep()
+    search = optuna_search(study)
+    specs = [spec_of(search.suggest(str(number)), study.plan) for number in range(4)]
+    assert [spec.seed for spec in specs] == [7, 9, 7, 9]
+    assert specs[0].config == specs[1].config != specs[2].config
+
+
+def test_a_space_of_no_more_points_than_the_budget_is_tried_whole(here):
+    space = {"lr": {"choice": [0.1, 0.2]}, "local_epochs": {"randint": [1, 4]}}
+    write_sweep(search="optuna", space=space, configurations=50)
+    study = sweep()
+    assert not study.plan.uses_optuna
+    assert len(pretend(study, lambda spec: [(0.1, 0.1), (0.5, 0.5)])) == 6
+    write_sweep(search="random", space=space, configurations=50)
+    assert "6 configurations by random; over lr" in headline(sweep())
+
+
+def test_a_plan_names_the_only_configuration_and_those_that_optuna_will_suggest(here):
     write_sweep(space={"lr": {"grid": [0.5]}})
-    assert planned_cells(sweep()) == ["tiny: lr=0.5; seeds 0"]
-    write_sweep(search="tpe", space=SPACES["tpe"], configurations=3)
-    assert planned_cells(sweep()) == ["tiny: suggested by tpe; seeds 0"]
-
-
-def test_tpe_takes_a_failed_run_as_failed(here):
-    from fedray.studies.tpe import suggest
-
-    write_sweep(search="tpe", space=SPACES["tpe"], configurations=30)
-    plan = sweep().plan
-    bad = [({"lr": 0.5, "algorithm.lambda": 5}, None)] * 10
-    good = [({"lr": 0.1, "algorithm.lambda": 0}, 0.9)] * 10
-    over = [True] * 20
-    asked = suggest(plan, [*bad, *good], over)
-    assert asked == suggest(plan, [*bad, *good], over)
-    assert asked["algorithm.lambda"] in (0, 1, 5)
+    assert list(planned_cells(sweep())) == ["tiny: lr=0.5; seeds 0"]
+    write_sweep(search="optuna", space=SPACE, configurations=3)
+    assert list(planned_cells(sweep())) == ["tiny: suggested by Optuna; seeds 0"]
+    said = " ".join(headline(sweep()).split())
+    assert "3 configurations by Optuna, the first 3 at random" in said
+    assert "may differ where a sweep was stopped" in said
 
 
 def test_asha_lets_runs_of_more_rounds_come_to_their_end(here):
-    from fedray.studies.tune import _scheduler
-
     write_sweep(space={"rounds": {"grid": [1, 5, 2]}}, asha={"grace_rounds": 1})
-    assert _scheduler(sweep())._max_t == 5
+    assert scheduler(sweep())._max_t == 5
 
 
-def test_a_run_that_asha_stopped_counts_as_it_was_then(here):
-    from pretended_runs import result_of
-
-    from fedray.studies.trials import sweep_outcome
-
+def test_a_run_that_asha_stopped_counts_as_it_was_then_and_stays_so(here):
     write_sweep(asha={"grace_rounds": 1})
     study = sweep()
-    for status, curve in (("finished", [0.0, 0.5, 0.6]), ("stopped", [0.0, 0.7])):
-        run = study.ask()
-        whole = result_of(run.spec, [(value, value) for value in [*curve, 0.9, 0.9]])
-        write_whole(Path(run.folder), whole.until(len(curve) - 1))
-        study.tell(run, status)
+    runs = list(study.needed.values())
+    for run, curve in zip(runs, ([0.0, 0.5, 0.6], [0.0, 0.7]), strict=True):
+        whole = result_of(run, [(value, value) for value in [*curve, 0.9, 0.9]])
+        write_whole(study.folder(run.key), whole.until(len(curve) - 1))
+        study.tell(run, is_stopped=len(curve) == 2)
     study.write()
-    for each in (study, Study.read(study.home).look()):
+    for each in (study, Study.read(study.home)):
         stopped = sweep_outcome(each).trials.loc[1]
         assert (stopped["objective"], stopped["status"]) == (0.7, "stopped")
+    go_on(again := sweep(), Study.read(study.home))
+    trial = trainable_of(task_of(again))(config_of(runs[1], study.plan))
+    report = trial.step()
+    assert (report["done"], report["round"]) == (True, 1)
+    assert report[study.plan.chosen_by("all")] == 0.7

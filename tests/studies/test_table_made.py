@@ -101,7 +101,7 @@ def test_runs_that_have_not_begun_did_not_exist_before(play, here):
     changes = {"space": {"lr": {"grid": [0.1, 0.2]}}, "tuning": {"configurations": 2}}
     book = play(curve, **changes)
     assert made(book, here)[0].made.shared == 0
-    again = Study(here / "again", book.plan, book.store, command="the command").look()
+    again = Study(here / "again", book.plan, book.store, command="the command")
     assert outcome(again).made.shared == len(book.runs)
-    rest = Study(here / "rest", book.plan, here / "empty", command="the command").look()
+    rest = Study(here / "rest", book.plan, here / "empty", command="the command")
     assert outcome(rest).made.shared == 0

@@ -30,7 +30,7 @@ report: {seeds: [0, 1], rounds: 2}
 MADE = ("when", "command", "shared")
 """What two invocations of a table may differ in."""
 
-UNEQUAL_TAGS = ("mlflow.parentRunId", "mlflow.note.content", "ray_trial_id", "phase")
+UNEQUAL_TAGS = ("mlflow.parentRunId", "mlflow.note.content", "phase")
 
 
 def told(home: Path) -> dict:
@@ -71,7 +71,6 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert {run["round"] for run in tree["runs"].values()} <= {1, 2}
     assert not list((here / "results" / "store").glob("*/states"))
     assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"
-    assert not (here / "first" / "tune").exists()
 
     client = MlflowClient(f"sqlite:///{here / 'results' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mine")
@@ -128,9 +127,8 @@ def test_a_table_that_is_killed_again_and_again_is_the_undisturbed_one(here, wri
 
     assert command("undisturbed", "--out", "whole").wait(900) == 0
     kills = 0
-    words: tuple[str, ...] = ()
     while kills < 3:
-        process = command("killed", "--out", "cut", *words)
+        process = command("killed", "--out", "cut")
         there = rounds_there(here)
         deadline = time.monotonic() + 900
         while rounds_there(here) < there + 5 and process.poll() is None:
@@ -140,12 +138,12 @@ def test_a_table_that_is_killed_again_and_again_is_the_undisturbed_one(here, wri
             break
         process.send_signal(signal.SIGKILL)
         process.wait()
-        kills, words = kills + 1, ("--resume",)
+        kills += 1
     assert kills
-    assert command("killed", "--out", "cut", "--resume").wait(900) == 0
+    assert command("killed", "--out", "cut").wait(900) == 0
     assert told(here / "cut") == told(here / "whole")
     (mine, _) = told(here / "whole")["cells"]
-    assert [[*each["runs"]] for each in mine["dropped"]] == [["0", "1"]]
+    assert mine["phase"] == "over"
 
 
 def rounds_there(here: Path) -> int:

@@ -235,7 +235,7 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
 def test_a_page_that_is_written_in_between_says_so(here, write):
     write(**CHANGES)
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    while book.cells_over < 2:
+    while sum(state.phase == "over" for state in book.states) < 2:
         end(book, book.ask(), curve)
     text = page_of(book)
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
@@ -311,10 +311,8 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     assert "**" not in out
     assert (here / "again" / "table.md").exists()
     assert (here / "again" / "table.yaml").read_text()
-    assert main(["tiny", "--out", "again", "--no-track"]) == 2
-    assert "already holds a study" in capsys.readouterr().err
-    assert main(["tiny", "--out", "again", "--resume"]) == 2
-    assert "is finished; start without --resume" in capsys.readouterr().err
+    assert main(["tiny", "--out", "again", "--no-track"]) == 0
+    assert "is replaced" not in capsys.readouterr().out
 
 
 def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsys):
@@ -343,20 +341,22 @@ def with_facts(folder: Path, **facts: Any) -> None:
     write_whole(folder, replace(run, info=replace(run.info, **facts)))
 
 
-def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(
-    here, write, capsys
-):
+def test_a_study_whose_file_has_changed_is_the_new_one_and_says_so(here, write, capsys):
     write()
-    asked(["tiny", "rounds=3", "--out", "out"]).write()
+    begun = asked(["tiny"])
+    begun.began = "2026-01-01T00:00:00"
+    begun.write()
+    assert begun.home == here / "results" / "tables" / "tiny" / "laptop"
+    assert asked(["tiny"]).began == begun.began
+    assert "is replaced" not in capsys.readouterr().out
     write(report={"seeds": [5, 6]})
-    again = ["tiny", "--out", "out", "--resume"]
-    for words in ([], ["rounds=3"], ["--scale", "laptop"]):
-        book = asked([*again, *words])
-        assert book.plan.report.seeds == [0, 1]
-    for words in (["rounds=4"], ["rounds=3", "lr=1"], ["--scale", "paper"]):
-        assert main([*again, *words]) == 2
-        said = capsys.readouterr().err
-        assert "started with other arguments; pass the original ones (python -m" in said
+    book = asked(["tiny"])
+    assert (book.plan.report.seeds, book.began != begun.began) == ([5, 6], True)
+    assert "its table had other settings (report.seeds: " in capsys.readouterr().out
+    tables = here / "tune" / "tables"
+    (tables / "other.yaml").write_text((tables / "tiny.yaml").read_text())
+    with pytest.raises(UserError, match="holds table tiny; name another folder"):
+        asked(["other", "--out", str(begun.home)])
 
 
 def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
@@ -378,17 +378,6 @@ def test_the_command_that_makes_a_table_again_names_the_rows_that_were_picked(he
     assert book.command == "python -m fedray.table tiny --rows mine,local"
     alone = asked(["tiny", "--rows", "local", "--no-track"])
     assert plan_of_command(alone.command) == alone.plan
-
-
-def test_a_table_goes_on_with_the_rows_that_were_picked(here, write):
-    write()
-    begun = asked(["tiny", "--rows", "local", "--no-track"])
-    begun.home.mkdir(parents=True)
-    begun.write()
-    for words in (["--rows", "local"], []):
-        assert list(asked(["tiny", "--resume", *words]).plan.rows) == ["local"]
-    with pytest.raises(UserError, match="was started with other arguments"):
-        asked(["tiny", "--resume", "--rows", "mine"])
 
 
 HOSTILE = "<img src=x>\x1b[31m\\input{/etc/passwd}$$%"

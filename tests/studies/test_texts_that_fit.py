@@ -30,8 +30,8 @@ def look(tmp_path, monkeypatch, tiny_bert):
         sweep = {"answers": "?", "space": space, "scales": {"laptop": scale}}
         (tmp_path / "tune" / "texts.yaml").write_text(dump_yaml(sweep))
         study = Study(tmp_path / "home", plan_words("sweep", "texts"), tmp_path / "store")
-        get_ready(study.look(), check_cells(study.cells), track=False)
-        return study.cells[0].first
+        get_ready(study, check_cells(study.plan), track=False)
+        return study.plan.configurations("all")
 
     return look
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pandas
 import pytest
@@ -15,7 +14,7 @@ from written_runs import write_whole
 
 from fedray.storage.metric import Metric
 from fedray.studies.pages import write_pages
-from fedray.studies.study import Study
+from fedray.studies.study import Study, StudyRun
 from fedray.studies.sweep_pages import best_line, best_test, trials_section
 from fedray.studies.trials import SweepOutcome, sweep_outcome
 
@@ -59,27 +58,28 @@ def play(file, tmp_path):
     def play(numbers, lost=(), until=99) -> Study:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "store")
-        while (run := study.ask()) is not None and run.number < until:
-            config = run.spec.config
+        while len(study.runs) < until and (run := study.ask()) is not None:
+            study.runs[run.key] = StudyRun(run)
+            config = run.config
             where = config["algorithm.tau"], config["data.root"].rpartition("/")[2]
             if where in lost:
-                study.tell(run, "failed", "it diverged")
+                study.tell(run, "it diverged")
             else:
-                write(run, numbers(where, run.spec.seed))
-                study.tell(run, "finished")
+                write(run, study.folder(run.key), numbers(where, run.seed))
+                study.tell(run)
         return study
 
     return play
 
 
-def write(run, numbers):
-    result = result_of(run.spec, [(1.0, 1.0)] * 3)
+def write(run, folder, numbers):
+    result = result_of(run, [(1.0, 1.0)] * 3)
     for done in result.rounds:
         found = dict(zip(NAMES, numbers, strict=True)) if done.round == 2 else {}
         done.metrics.update({**dict.fromkeys(NAMES, 1.0), **found})
     metrics = tuple(Metric(name) for name in NAMES)
     object.__setattr__(result.info, "metrics", metrics)
-    write_whole(Path(run.folder), result)
+    write_whole(folder, result)
 
 
 def better_second_seed(where, seed):

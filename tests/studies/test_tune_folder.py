@@ -12,7 +12,7 @@ from commands import plan_words, study_tree
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments
 from fedray.results.design import Place
-from fedray.studies.cell import Cell, check_cells, check_metrics
+from fedray.studies.cell import check_cells, check_metrics
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Config, corners
 
@@ -23,20 +23,20 @@ TABLES = sorted((TUNE / "tables").glob("*.yaml"))
 WEIGHTED = "local_accuracy_weighted"
 
 
-def only_cell(name: str | Path, words: Sequence[str] = (), scale: str | None = None) -> Cell:
-    """Return the cell of a sweep."""
-    plan = plan_words("sweep", str(name), words, scale)
-    [place] = plan.places
-    return Cell(plan, place)
+def planned(name: str | Path, words: Sequence[str] = (), scale: str | None = None) -> StudyPlan:
+    """Return the plan of a sweep."""
+    return plan_words("sweep", str(name), words, scale)
 
 
-def configurations(cell: Cell) -> list[Config]:
-    """Return a sweep's configurations; of one that is not a grid the ends of its ranges."""
-    return cell.first or corners(cell.plan.axes)
+def configurations(plan: StudyPlan, row: str) -> list[Config]:
+    """Return the configurations of a row; of one that is not a grid the ends of its ranges."""
+    return plan.configurations(row) or corners(plan.axes_of(row))
 
 
-def every_experiment(cell: Cell, seed: int) -> list[Experiment]:
-    return [cell.run_spec(each, "report", seed).experiment for each in configurations(cell)]
+def every_experiment(plan: StudyPlan, place: Place) -> list[Experiment]:
+    seed = plan.report.seeds[0]
+    configs = configurations(plan, place.row)
+    return [plan.run(place, config, "report", seed).experiment for config in configs]
 
 
 @pytest.mark.slow
@@ -45,9 +45,9 @@ def test_every_configuration_of_every_scale_resolves(path):
     scales = study_tree(path)["scales"]
     assert "laptop" in scales
     for scale in scales:
-        cell = only_cell(path, scale=scale)
-        [experiment] = check_cells([cell])
-        assert len(configurations(cell)) >= 4
+        plan = planned(path, scale=scale)
+        [experiment] = check_cells(plan)
+        assert len(configurations(plan, "all")) >= 4
         assert experiment.scale == ("paper" if scale == "printed" else scale)
 
 
@@ -66,14 +66,14 @@ def test_the_header_has_a_command_and_an_override_that_work(path):
         assert name == path.stem
         keys = [word for word in words if "=" in word]
         assert parse_assignments(keys)
-        check_cells([only_cell(path, keys)])
+        check_cells(planned(path, keys))
 
 
 def test_a_laptop_trial_asks_for_one_core():
     for path in FILES:
-        cell = only_cell(path)
-        assert cell.plan.scale == "laptop"
-        for experiment in every_experiment(cell, cell.plan.report.seeds[0]):
+        plan = planned(path)
+        assert plan.scale == "laptop"
+        for experiment in every_experiment(plan, plan.places[0]):
             assert (experiment.workers, experiment.gpus) == (1, 0)
 
 
@@ -83,7 +83,7 @@ def at_paper_scale(path: Path) -> Iterator[Experiment]:
         return
     plan = plan_words("table" if path in TABLES else "sweep", str(path), scale="paper")
     for place in plan.places:
-        yield from every_experiment(Cell(plan, place), plan.report.seeds[0])
+        yield from every_experiment(plan, place)
 
 
 def methods_of(name: str) -> set[str]:
@@ -172,9 +172,9 @@ def test_every_cell_of_every_scale_resolves(path):
         assert bool(plan.parsed_claims()) == (scale != "printed")
         keys = set()
         for place in plan.places:
-            cell = Cell(plan, place)
-            cell.run_spec(cell.first[-1], "tuning", plan.report.seeds[0])
-            run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
+            configs, seed = plan.configurations(place.row), plan.report.seeds[0]
+            plan.run(place, configs[-1], "tuning", seed)
+            run = plan.run(place, configs[0], "report", seed)
             check_metrics(plan, place.row, run.experiment)
             keys.add(run.key)
         assert len(keys) == len(plan.places), f"{scale}: cells that run the same"
@@ -214,8 +214,8 @@ LONGER = ", five times the steps"
 
 def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:
     """Rounds, gradient steps for each batch of a round, and the batch."""
-    cell = Cell(plan, Place(row, next(iter(plan.columns))))
-    run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0]).experiment
+    place, config = Place(row, next(iter(plan.columns))), plan.first_config(row)
+    run = plan.run(place, config, "report", plan.report.seeds[0]).experiment
     on_a_batch = run.algorithm.tree().get("inner_steps", 1)
     return run.rounds, run.local_epochs * on_a_batch, run.batch_size
 

@@ -168,7 +168,7 @@ def test_diff_names_what_has_changed_in_a_sweep(here, capsys):
     write_sweep(seeds=[0, 1])
     study = sweep(home="results/tiny/now")
     study.store = here / "results" / "store"
-    carry_out_all(study.look())
+    carry_out_all(study)
     study.write()
     assert commands.diff(["results/tiny/now", "tiny"]) == 0
     assert capsys.readouterr().out == "tiny: the same\n"

@@ -20,8 +20,8 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import MEASURED_SECONDS
 from fedray.studies.study import Study
+from fedray.studies.trainable import FederatedRun
 from fedray.studies.trials import sweep_outcome
-from fedray.studies.warm import WarmProcess, runs_in_process
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
 LAYER = "algorithm={name: fedglcl_l, blocks: 0}"
@@ -104,7 +104,7 @@ def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, m
         shutil.rmtree(tmp_path / "results", ignore_errors=True)  # else the runs are taken from it
         out = tmp_path / f"sweep{turn}"
         assert main(["unlike", *COMMON, "--no-track", "--out", str(out)]) == 0
-        runs = sweep_outcome(Study.read(out).look()).runs
+        runs = sweep_outcome(Study.read(out)).runs
         for method in order:
             words = ["base.yaml", f"algorithm={method}", "model.group=mlp", *COMMON]
             cold()
@@ -126,12 +126,13 @@ class _Pool:
 
 
 @pytest.fixture
-def process(monkeypatch) -> WarmProcess:
-    """A process whose trials' pools are without Ray."""
-    monkeypatch.setattr("fedray.studies.warm.pool_of", _Pool)
+def process(monkeypatch) -> FederatedRun:
+    """A trial's process whose pools are without Ray."""
+    monkeypatch.setattr("fedray.studies.trainable.pool_of", _Pool)
     monkeypatch.setattr("fedray.runtime.ray_executor.RayExecutor", lambda _, pool: pool)
-    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
-    return WarmProcess()
+    trial = object.__new__(FederatedRun)
+    trial._pool = trial._fits = None
+    return trial
 
 
 def with_workers(count: int, *more: str, method: str = "fedproto") -> Experiment:
@@ -140,41 +141,20 @@ def with_workers(count: int, *more: str, method: str = "fedproto") -> Experiment
 
 
 def test_the_next_trial_gets_the_workers_if_they_fit(process):
-    with process.executor(with_workers(2)) as executor:
-        first = executor(None)
-    with process.executor(with_workers(2, "seed=2", method="fedavg")) as executor:
-        assert executor(None) is first
+    first = process._executor(with_workers(2))(None)
+    assert process._executor(with_workers(2, "seed=2", method="fedavg"))(None) is first
     assert len(first.begun) == 1
-    with process.executor(with_workers(3)) as executor:
-        third = executor(None)
-        assert third is not first
-        assert not first.is_open
-    with pytest.raises(ZeroDivisionError), process.executor(with_workers(3)):
-        _ = 1 // 0
-    assert not third.is_open
-    with process.executor(with_workers(3)) as executor:
-        assert executor(None).is_open
+    third = process._executor(with_workers(3))(None)
+    assert third is not first
+    assert (first.is_open, third.is_open) == (False, True)
 
 
 def test_one_worker_on_the_cpu_is_the_trials_own_process(process):
-    assert runs_in_process(with_workers(1))
-    assert not runs_in_process(with_workers(1, "gpus=1"))
+    pool = process._executor(with_workers(1, "gpus=1"))(None)
+    assert isinstance(pool, _Pool)
     experiment = with_workers(1, *COMMON)
-    with process.executor(experiment) as executor:
-        assert isinstance(executor(Assembly(experiment)), SerialExecutor)
-
-
-def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
-    def rounds():
-        with process.executor(with_workers(2)) as executor:
-            yield executor(None)
-
-    stopped = rounds()
-    first = next(stopped)
-    stopped.close()
-    assert first.is_open
-    with process.executor(with_workers(2)) as executor:
-        assert executor(None) is first
+    assert isinstance(process._executor(experiment)(Assembly(experiment)), SerialExecutor)
+    assert not pool.is_open
 
 
 def test_a_worker_forgets_the_last_experiment_and_keeps_what_runs_share(worker):

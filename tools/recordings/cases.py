@@ -238,10 +238,10 @@ space: {algorithm.lambda: {loguniform: [0.1, 10]}, lr: {uniform: [0.01, 0.5]}}
 tuning: {search: random, configurations: 5}
 scales: {laptop: {experiment: tiny.yaml}}
 """,
-    "sweep tpe": """\
+    "sweep optuna": """\
 answers: nothing
 space: {algorithm.lambda: {loguniform: [0.1, 10]}, lr: {uniform: [0.01, 0.5]}}
-tuning: {search: tpe, configurations: 12}
+tuning: {search: optuna, configurations: 12}
 scales: {laptop: {experiment: tiny.yaml, max_concurrent: 1}}
 """,
     "table tuned": """\

@@ -37,7 +37,6 @@ _SPECIAL = {
     ">": "$>$",
     "<": "$<$",
     "†": r"$^\dagger$",
-    "‡": r"$^\ddagger$",
     "ε": r"$\varepsilon$",
     "φ": r"$\varphi$",
 }

@@ -23,9 +23,6 @@ from fedray.storage.metric import Metric
 
 MARK = "†"
 """Marks numbers that were selected on test images."""
-LATE = "‡"
-"""Marks numbers of a second configuration, because the first diverged in the report."""
-LATE_TEXT = f"{LATE}: a seed's first choice diverged when it was reported"
 FRAGILE = "(fragile)"
 """Marks verdicts with weak support."""
 UNIT = ", %"
@@ -112,7 +109,6 @@ def table_latex(record: TableRecord) -> str:
         f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
         "Bold: better than every other row, each decided by a claim" if best else "",
         "" if plan.paper is None else f"Paper: {plan.paper.source}",
-        LATE_TEXT if any(cell.dropped for cell in record.cells) else "",
         OTHER_SEEDS if has_failed_seeds(record) else "",
     ]
     caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
@@ -164,7 +160,6 @@ def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric)
     if interval is None:
         return "failed" if lost else NOTHING
     mark = MARK if record.plan.select == "test" else ""
-    mark += LATE if any(cell.dropped for cell in cells) else ""
     return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
@@ -239,8 +234,6 @@ def caption(record: TableRecord, metric: Metric) -> str:
     )
     if plan.paper is not None and metric is record.shown[0]:
         text += f"; paper: {plan.paper.source}"
-    if any(cell.dropped for cell in record.cells):
-        text += f"; {LATE_TEXT}"
     return f"{text}. {OTHER_SEEDS}." if has_failed_seeds(record) else f"{text}."
 
 
