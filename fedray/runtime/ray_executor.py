@@ -204,7 +204,7 @@ class Share(NamedTuple):
             its state, if any, and its download, or a reference to it. For a test, the first
             client of each group, whose model the group shares; otherwise all clients.
         folder: the folder of the states, also of the next ones.
-        number: the number of the commit that will contain the next states.
+        number: the number with which the names of their files begin.
     """
 
     experiment: str
