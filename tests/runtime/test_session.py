@@ -256,6 +256,11 @@ def test_open_files_stay_as_many_over_a_long_run(tmp_path):
     assert max(open_files[2:]) == open_files[2]
 
 
+def test_states_that_nothing_names_are_removed_in_a_run_without_checkpoints(tmp_path):
+    run, place = session(tmp_path, "rounds=5", "checkpoint_every=0", "keep.models=none"), tmp_path
+    assert max(len([*(place / "states").glob("*")]) for _ in run.rounds()) == 2
+
+
 def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypatch):
     write = states.write_states
     monkeypatch.setattr(states, "write_states", lambda *args: time.sleep(0.2) or write(*args))
