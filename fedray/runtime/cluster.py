@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +47,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
-        num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
+        num_gpus: GPUs that a local Ray offers (pretended ones in tests); None: those it finds.
 
     Raises:
         UserError: if no cluster can be joined at $RAY_ADDRESS.
@@ -64,7 +62,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     if address == "local":
         options |= {
             "num_cpus": num_cpus or allowed_cpus(),  # Ray does not see an affinity
-            "num_gpus": _other_gpus() if num_gpus is None else num_gpus,
+            "num_gpus": num_gpus,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
@@ -116,20 +114,6 @@ def answers(address: str) -> bool:
         return False
 
 
-def _other_gpus() -> int | None:
-    """Return the number of GPUs that Ray does not count, which are Intel's or Apple's, or None.
-
-    On Linux, torch is imported only if it is built for Intel's.
-    """
-    if sys.platform == "linux" and "xpu" not in version("torch"):
-        return None
-    import torch
-
-    from fedray.runtime.devices import accelerator
-
-    return torch.accelerator.device_count() if accelerator() in ("xpu", "mps") else None
-
-
 def nodes() -> list[dict[str, float]]:
     """Return the CPUs and GPUs of each node that is alive."""
     return [
@@ -140,11 +124,7 @@ def nodes() -> list[dict[str, float]]:
 
 
 def check_storage(folder: Path, count: int) -> None:
-    """Refuse to write results and states to the local disk of one of several nodes.
-
-    Args:
-        folder: the results folder.
-        count: the number of nodes.
+    """Refuse results on the local disk of one of several nodes.
 
     Raises:
         UserError: if the cluster has several nodes, and FEDRAY_RESULTS does not name a folder,

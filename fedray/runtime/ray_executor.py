@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from platform import node
@@ -37,6 +36,7 @@ from fedray.runtime.devices import (
 )
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.pool import WorkerPool
+from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.shares import (
     by_client,
     groups_of_step,
@@ -45,7 +45,7 @@ from fedray.runtime.shares import (
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.storage.states import StateFile, StateStore, Written, new_path, write_states
+from fedray.storage.states import StateFile, Written, new_path, write_states
 
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""
@@ -56,15 +56,17 @@ Groups: TypeAlias = Sequence[Sequence[int]]
 """Clients in groups that are tested or trained together."""
 
 
-class RayExecutor:
-    """Runs client steps on a pool of workers (`federation.Executor`)."""
+class RayExecutor(SerialExecutor):
+    """Runs client steps on a pool of workers; tests that take less time than a call run here.
+
+    The caller closes the pool.
+    """
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
-        self._assembly, self._pool = assembly, pool
+        super().__init__(assembly, torch.device("cpu"))
+        self._pool, self._used = pool, 0
         self._experiment = assembly.experiment.model_dump_json(by_alias=True)
-        self.states = StateStore()
-        self.device_bytes = 0
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
@@ -89,14 +91,10 @@ class RayExecutor:
         return dict(sorted(replies.items())), sums.total if blocks else Total()
 
     def test(self, name: str, round_: int, down: Downlinks) -> Counts:
-        """Run a test for every key of `down`; see `federation.Executor`.
-
-        Tests that take less time than a call of the workers run in this process.
-        """
+        """Run a test for every key of `down`; see `federation.Executor`."""
         groups = groups_of_test(self._assembly, name, round_, down)
         if name == "evaluate" and self._is_quick(round_, groups):
-            firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
-            return self._runtime.test(name, round_, groups, firsts)
+            return super().test(name, round_, down)
         count = len(self._pool.ready())
         divided = shares_of_groups(groups, self._seconds(round_, down), count)
         shares = self._shares("test", round_, [[of] for of in divided], down)
@@ -104,13 +102,10 @@ class RayExecutor:
         clients = [sorted(chain(*chain(*share.blocks))) for share, _ in calls]
         return by_client(clients, [self._answer(ref) for _, ref in calls])
 
-    def close(self) -> None:
-        """Free the states; the caller closes the pool."""
-        self.states.close()
-
-    @cached_property
-    def _runtime(self) -> GroupRunner:
-        return GroupRunner(self._assembly, torch.device("cpu"))
+    @property
+    def device_bytes(self) -> int:
+        """Return the most memory that a worker has used on its accelerator."""
+        return self._used
 
     def _is_quick(self, round_: int, groups: Sequence[Sequence[int]]) -> bool:
         """Return True if one process makes a test sooner than a call of the workers takes.
@@ -148,7 +143,7 @@ class RayExecutor:
 
     def _answer(self, ref: Any) -> Any:
         answer, used = self._pool.answer(ref)
-        self.device_bytes = max(self.device_bytes, used)
+        self._used = max(self._used, used)
         return answer
 
     def _shares(
@@ -204,7 +199,7 @@ class Share(NamedTuple):
             its state, if any, and its download, or a reference to it. For a test, the first
             client of each group, whose model the group shares; otherwise all clients.
         folder: the folder of the states, also of the next ones.
-        number: the number of the commit that will contain the next states.
+        number: the number with which the names of their files begin.
     """
 
     experiment: str

@@ -32,9 +32,14 @@ PARTS = (1, 2, 4, 8, 16)
 def shares_of_groups(
     groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int
 ) -> list[list[Sequence[int]]]:
-    """Return the groups of clients of each worker."""
-    durations = {n: sum(seconds[client] for client in group) for n, group in enumerate(groups)}
-    return [[groups[n] for n in share] for share in longest_first(durations, workers)]
+    """Return the groups of each worker: the longest first, to the worker with the least load."""
+    durations = [sum(seconds[client] for client in group) for group in groups]
+    shares, loads = [list[Sequence[int]]() for _ in range(workers)], [0.0] * workers
+    for number in sorted(range(len(groups)), key=lambda number: (-durations[number], number)):
+        least = loads.index(min(loads))
+        shares[least].append(groups[number])
+        loads[least] += durations[number]
+    return shares
 
 
 def shares_of_blocks(
@@ -54,22 +59,10 @@ def shares_of_blocks(
     even = SLACK * sum(seconds.values()) / workers
     for parts in PARTS:
         blocks = list(_blocks(clients, seconds, even / parts, least))
-        durations = {n: sum(seconds[client] for client in block) for n, block in enumerate(blocks)}
-        shares = longest_first(durations, workers)
-        if max(sum(durations[number] for number in share) for share in shares) <= even:
+        shares = shares_of_groups(blocks, seconds, workers)
+        if max(sum(seconds[client] for client in chain(*share)) for share in shares) <= even:
             break
-    return [[blocks[number] for number in sorted(share)] for share in shares]
-
-
-def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
-    """Assign items to workers: longest item first, to the worker with the least load."""
-    loads = [0.0] * workers
-    shares: list[list[int]] = [[] for _ in loads]
-    for item in sorted(seconds, key=lambda item: (-seconds[item], item)):
-        least = loads.index(min(loads))
-        shares[least].append(item)
-        loads[least] += seconds[item]
-    return shares
+    return [sorted(share, key=lambda block: block[0]) for share in shares]
 
 
 def is_stacked(assembly: Assembly, name: str) -> bool:

@@ -1,6 +1,6 @@
 """The states of a run: files that never change, and pointers that say in which each state stands.
 
-    states/000012-1f2e3d4c.safetensors   states that commit 12 or a later one contains
+    states/000012-1f2e3d4c.safetensors   states that one or more commits contain
     states/head.json                     the last commit, from which a run resumes
     states/best.json, last.json          the commits whose models are kept
 
@@ -9,8 +9,8 @@ hands on. A commit adds the server's state, flushes what is new to the disk, and
 each in one step: after a kill or on a full disk the previous commit stays complete. The last key of
 a pointer is the SHA-256 of the rest, which has the SHA-256 of each file.
 
-A file's name begins with the number of the next commit when it was written, and only files with
-older numbers that no pointer names are removed: none is before its name has arrived.
+A file's name begins with a number, which grows before every exchange, and only files with older
+numbers that no pointer names are removed: none is before its name has arrived.
 
 A file has trees of tensors by number, each as one vector of bytes. Its metadata has the distinct
 forms of the trees (names, types and shapes in order), and for each number its form and its bytes.
@@ -275,7 +275,7 @@ class StateStore(Mapping[int, ClientState]):
         folder: the folder of the files, which need not exist; None: a temporary folder.
 
     Attributes:
-        number: the number of the next commit, with which the names of new files begin.
+        number: the number with which the names of new files begin.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -299,7 +299,7 @@ class StateStore(Mapping[int, ClientState]):
         return len(self._where)
 
     def write(self, trees: Mapping[int, StateTree]) -> Written:
-        """Write trees to a new file of the next commit."""
+        """Write trees to a new file."""
         return write_states(new_path(self.folder, self.number), trees)
 
     def add(self, written: Written) -> None:
@@ -443,7 +443,7 @@ class StateStore(Mapping[int, ClientState]):
 
 
 def new_path(folder: Path, number: int) -> Path:
-    """Return the path of a new file of states that the commit of a number will contain."""
+    """Return the path of a new file of states, whose name begins with a number."""
     return folder / f"{number:06d}-{secrets.token_hex(4)}.safetensors"
 
 

@@ -257,8 +257,8 @@ REFUSED = {
         first={"name": "iid"},
         later={"name": "dominant_class", "shots": 4},
     ): "data.evolution: the phase from round 0 has no validation",
-    method_of_a_notebook_changes: "algorithm minecell: version 1, code ",
-    partial(group_of_a_notebook, members="mlp cnn3"): "model group cellgroup: version 1, code ",
+    method_of_a_notebook_changes: "code.algorithm.minecell was ",
+    partial(group_of_a_notebook, members="mlp cnn3"): "code.model group.cellgroup was ",
     partial(frozen_layers_with, algorithm="fedbabu", model__group="all_frozen"): "unfrozen",
     partial(
         frozen_layers_with, privacy__mode="local", privacy__clip_norm=1, privacy__noise_multiplier=1

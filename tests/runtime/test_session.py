@@ -18,8 +18,6 @@ from rounds import serial
 from written_runs import write_whole
 
 from fedray.base.errors import UserError
-from fedray.evaluation.metrics import declared_metrics
-from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
@@ -97,14 +95,6 @@ def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tm
     assert not folder.error.exists()
 
 
-def test_the_numbers_of_a_methods_analysis_are_declared(assemble):
-    method = assemble("fedtsp").algorithm
-    names = [metric.name for metric in (*declared_metrics(), *analysis_metrics(method))]
-    assert "local_accuracy" in names
-    assert {metric.name for metric in method.analysis_metrics} <= set(names)
-    assert len(names) == len(set(names))
-
-
 # --- what is missing or does not belong together ------------------------------------------------
 
 
@@ -134,60 +124,44 @@ def test_a_lost_checkpoint_is_a_question_whose_answer_is_a_new_beginning(tmp_pat
     folder.rounds_file.unlink()
     assert go_on(tmp_path) == 0
     assert folder.read().done == 3
+    folder.head.unlink()
+    assert go_on(tmp_path) == 2
+    assert "there is no run.json" in capsys.readouterr().err
 
 
-def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsys):
-    asked, killed = session(tmp_path / "run"), tmp_path / "killed"
-    rounds = asked.rounds()
-    assert [next(rounds).round, next(rounds).round] == [0, 1]
-    asked._states.wait()
-    shutil.copytree(tmp_path / "run", killed)  # its run.json has not all rounds yet
-    rounds.close()
-    RunFolder(killed).matrices_file.write_text("{")
-    before = contents(killed)
-    assert go_on(killed) == 2
-    assert re.fullmatch(r"error: .*matrices.json cannot be read.*\n", capsys.readouterr().err)
-    assert contents(killed) == before
+@pytest.mark.parametrize(
+    ("keys", "begun"),
+    [
+        ((), ""),  # killed between its first files
+        ((), '{"round": 0'),
+        ((), 1),  # killed before its first checkpoint
+        (("checkpoint_every=0", "keep.models=none"), 2),
+    ],
+)
+def test_a_run_without_a_checkpoint_begins_anew_and_says_so(tmp_path, capsys, keys, begun):
+    folder = interrupted(tmp_path, *keys)
+    if folder.states.exists():
+        lose_all(folder)
+    lines = folder.rounds_file.read_text().splitlines(keepends=True)
+    folder.rounds_file.write_text(begun if isinstance(begun, str) else "".join(lines[:begun]))
+    assert go_on(tmp_path) == 0
+    assert f"there is no checkpoint in {tmp_path}: the run begins at round 0" in (
+        capsys.readouterr().out
+    )
+    assert [done.round for done in folder.read().rounds] == [0, 1, 2, 3]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys):
-    rounds = session(tmp_path).rounds()
-    next(rounds)
-    rounds.close()
-    lose_all(RunFolder(tmp_path))
-    assert go_on(tmp_path) == 0
-    assert "the run begins at round 0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("begun", ["", '{"round": 0'])
-def test_a_run_killed_between_its_first_files_begins_anew(tmp_path, capsys, begun):
+def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsys):
     folder = interrupted(tmp_path)
-    lose_all(folder)
-    folder.rounds_file.write_text(begun)
-    assert go_on(tmp_path) == 0
-    assert "the run begins at round 0" in capsys.readouterr().out
-    assert folder.read().done == 3
-
-
-def test_rounds_without_their_result_are_a_question(tmp_path, capsys):
-    folder = interrupted(tmp_path)
-    folder.head.unlink()
+    folder.matrices_file.write_text("{")
+    before = contents(tmp_path)
     assert go_on(tmp_path) == 2
-    assert "there is no run.json" in capsys.readouterr().err
-
-
-def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
-    folder = interrupted(tmp_path, "checkpoint_every=0", "keep.models=none")
-    assert folder.read().done == 1
-    assert go_on(tmp_path) == 0
-    assert f"there is no checkpoint in {tmp_path}: the run begins at round 0" in (
-        capsys.readouterr().out
-    )
-    assert [done.round for done in folder.read().rounds] == [0, 1, 2, 3]
+    assert re.fullmatch(r"error: .*matrices.json cannot be read.*\n", capsys.readouterr().err)
+    assert contents(tmp_path) == before
 
 
 def less(folder: RunFolder) -> None:

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Sums, Total
 from fedray.runtime import shares
-from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
+from fedray.runtime.shares import shares_of_blocks, shares_of_groups
 
 
 def test_the_longest_first_to_whoever_has_the_least_to_do():
-    assert longest_first({0: 1, 1: 5, 2: 2, 3: 2}, 2) == [[1], [2, 3, 0]]
-
-
-def test_groups_of_clients_stay_together():
+    found = shares_of_groups([(0,), (1,), (2,), (3,)], {0: 1, 1: 5, 2: 2, 3: 2}, 2)
+    assert found == [[(1,)], [(2,), (3,), (0,)]]
     groups = [(client, client + 5) for client in range(5)]
     shares = shares_of_groups(groups, dict.fromkeys(range(10), 1.0), 2)
     assert shares == [[(0, 5), (2, 7), (4, 9)], [(1, 6), (3, 8)]]
