@@ -237,6 +237,7 @@ def run_trials(
             storage_path=str(study.home),
             verbose=0,
             stop=StopIfRayDied(),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the store has all
             failure_config=tune.FailureConfig(max_failures=max(losses, default=0)),
         ),
     )
