@@ -249,11 +249,11 @@ def main() -> None:
         workers, gpus, root = args.serve
         serve_rounds(int(workers), int(gpus), Path(root))
         return
-    from fedray.runtime.devices import KINDS, accelerator
+    from fedray.runtime.devices import accelerator
 
     kind = "cpu" if args.cpu else accelerator()
     if kind is None:
-        raise SystemExit(f"torch finds no GPU here ({', '.join(KINDS)}); --cpu tries the CPU")
+        raise SystemExit("torch finds no GPU here; --cpu tries the CPU")
     if not args.cpu:
         rates = matrix_rate(kind)
         print("matrix product: " + ", ".join(f"{r:.1f} TFLOP/s {n}" for n, r in rates.items()))

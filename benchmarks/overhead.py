@@ -225,7 +225,7 @@ def rounds_of(
         assembly: the parts of the experiment.
     """
     if mode.startswith("loop"):
-        from fedray.runtime.memory import keep_freed_memory
+        from fedray.runtime.devices import keep_freed_memory
 
         if mode == "loop-kept":
             keep_freed_memory()

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def pretended(monkeypatch):
     """A machine with the pretended accelerator and no other."""
-    monkeypatch.setattr(devices, "KINDS", (device().type,))
+    monkeypatch.setattr(devices, "accelerator", lambda: device().type)
     with sdpa_kernel(SDPBackend.MATH):  # the one way to attend that both devices have
         yield devices.pick_device(1)
 
@@ -261,42 +261,6 @@ def test_clients_start_the_operators_of_a_bare_loop():
         bare_loop(client)
     bare, ours = COUNTS - before, count_steps(experiment).last
     assert ours["operators"] <= bare["operators"] + 5 * 6 + 3  # uploads and losses are packed
-
-
-# --- which device --------------------------------------------------------------------------------
-
-
-class There:
-    """A module of torch's for a kind of device that is there."""
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-
-    def is_available(self) -> bool:
-        return self.devices > 0
-
-    def device_count(self) -> int:
-        return self.devices
-
-
-@pytest.mark.parametrize(
-    ("cuda", "xpu", "mps", "kind", "count"),
-    [
-        (2, 1, False, "cuda", 2),
-        (0, 3, False, "xpu", 3),
-        (0, 0, True, "mps", 1),
-        (0, 0, False, None, 0),
-    ],
-)
-def test_the_accelerator_is_the_one_that_torch_has(monkeypatch, cuda, xpu, mps, kind, count):
-    monkeypatch.setattr(torch, "cuda", There(cuda))
-    monkeypatch.setattr(torch, "xpu", There(xpu))
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert devices.accelerator() == kind
-    assert devices.count() == count
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
-    assert devices.pick_device(1).type == (kind or "cpu")
-    assert devices.pick_device(0).type == "cpu"
 
 
 # --- memory that runs out ------------------------------------------------------------------------

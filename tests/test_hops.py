@@ -31,7 +31,7 @@ from fedray.storage.run import Round
 
 PACKAGE = f"{Path(fedray.__file__).parent}/"
 CARRIED = (Trained, Payload, ClientState, Reply, Total, Snapshot, Round, bytes)
-WRITER = "storage/writer.py"
+WRITER = "storage/run_folder.py"
 SMALL = {
     "rounds": 2,
     "eval_every": 0,

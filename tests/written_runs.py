@@ -12,8 +12,7 @@ from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric
 from fedray.storage.run import Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter
 
 Tree = dict[str, Any]
 

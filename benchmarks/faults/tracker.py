@@ -29,8 +29,7 @@ from benchmarks.faults.proxy import FAULTS, Proxy
 from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter
 from fedray.tracking.describe import TrackedRun, grouped
 from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync

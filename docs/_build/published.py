@@ -13,7 +13,7 @@ from pathlib import Path
 from fedray.results.pages.page import markdown
 from fedray.results.pages.table import FIGURE, LATEX, PAGE, table_latex, table_page, with_figure
 from fedray.results.record import DATA, TableRecord
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 
 FOLDER = "docs/results"
 

@@ -19,7 +19,7 @@ from fedray.base.markdown import markdown_table
 from fedray.results.pages.table import interval_text
 from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 from fedray.storage.files import write_atomic
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 
 RESULTS = "docs/results.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"

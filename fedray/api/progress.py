@@ -141,8 +141,8 @@ def print_summary(out: Path, executor: str) -> None:
 
     for line in privacy_lines(done):
         print(line)
-    up = sum((round_.up for round_ in done.rounds), Traffic())
-    down = sum((round_.down for round_ in done.rounds), Traffic())
+    up = Traffic.total(round_.up for round_ in done.rounds)
+    down = Traffic.total(round_.down for round_ in done.rounds)
     print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
     process = "the server" if executor == "ray" else "this process"
     after = sum(round_.seconds for round_ in done.rounds if round_.round > 0)

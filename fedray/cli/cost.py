@@ -88,5 +88,5 @@ def _section(costs: Sequence[Cost], learned: Sequence[str]) -> Section:
 
 def _number(cost: Cost, column: str) -> str:
     value = getattr(cost, column)
-    count = round(value.total_params) if isinstance(value, Traffic) else value
+    count = round(sum(value.params.values())) if isinstance(value, Traffic) else value
     return "-" if not count else size_of(count) if column == "memory" else f"{count:,}"

@@ -113,8 +113,9 @@ def devices() -> Iterator[Finding]:
     """Check PyTorch, CPUs, memory and GPUs."""
     try:
         import psutil
+        import torch
 
-        from fedray.runtime.devices import accelerator, count
+        from fedray.runtime.devices import accelerator
     except Exception as error:  # a library that does not load can raise anything
         yield Finding("PyTorch", "missing", named(error), "reinstall torch; see pytorch.org")
         return
@@ -122,7 +123,8 @@ def devices() -> Iterator[Finding]:
     yield Finding("CPUs", "ok", f"{allowed_cpus()} usable, {memory} of memory free")
     kind = accelerator()
     if kind is not None:
-        yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")
+        count = torch.accelerator.device_count()
+        yield Finding("GPUs", "ok", f"{count} of kind {kind}; used with gpus=1 and more")
     else:
         driver = shutil.which("nvidia-smi")
         cure = "install a torch build for your CUDA; see pytorch.org" if driver else ""

@@ -256,7 +256,7 @@ def warn_if_from_start(folder: RunFolder) -> None:
     from fedray.storage.states import latest_round
 
     if latest_round(folder.states) is None:
-        check_nothing_lost(folder, folder.read() if folder.has_run else None)
+        check_nothing_lost(folder)
         print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedray.base.errors import nearest, shown
-from fedray.storage.json_files import places_of
+from fedray.storage.files import places_of
 
 CHOOSES: Mapping[str, str] = MappingProxyType(
     {

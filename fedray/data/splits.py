@@ -24,8 +24,7 @@ from pydantic import BaseModel, Discriminator, Tag
 from fedray.base.errors import UserError
 from fedray.data.folders import composed
 from fedray.data.imageset import TEST, TRAIN
-from fedray.storage.files import read_text
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_text, read_typed
 
 _EXPECTED = (
     "expected the lists `train` and `test`, once or for every domain, for example "

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 MOST_BYTES = 100_000_000
 """Maximal size of a file of descriptions; a thousand classes take about a million bytes."""

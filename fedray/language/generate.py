@@ -36,8 +36,7 @@ from fedray.language.descriptions import (
     canonical_word,
     display_name,
 )
-from fedray.storage.files import cache_folder, read_text, write_json
-from fedray.storage.json_files import parse_typed
+from fedray.storage.files import cache_folder, parse_typed, read_text, write_json
 
 if TYPE_CHECKING:
     import requests

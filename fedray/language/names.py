@@ -18,7 +18,7 @@ from fedray.base.errors import UserError, nearest
 from fedray.data.known import ids_among
 from fedray.language.descriptions import FOLDER as DESCRIPTIONS
 from fedray.language.descriptions import canonical_word, read_descriptions, shipped_names
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 FOLDER = Path(__file__).parent / "names"
 _Name = Annotated[str, StringConstraints(pattern=r"\S")]

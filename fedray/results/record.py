@@ -34,7 +34,7 @@ from fedray.results.paired import (
     t_interval,
     verdict_of,
 )
-from fedray.storage.json_files import read_json
+from fedray.storage.files import read_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 

@@ -77,11 +77,6 @@ class Assembly:
         return self.experiment.identity(self.data.images.sha256)
 
     @cached_property
-    def files(self) -> dict[str, str]:
-        """Return content hashes of the files that the experiment names, by key."""
-        return {key: content_of(path) for key, path in files_of(self.experiment).items()}
-
-    @cached_property
     def models(self) -> ModelProvider:
         """Return the clients' models."""
         kind = PromptedModels if self.algorithm.requires.prompts else BackboneModels
@@ -141,7 +136,7 @@ class Assembly:
     @cached_property
     def gate(self) -> Gate:
         """Return the gate that checks and counts payloads."""
-        wire = self.experiment.wire
+        keys, models = self.experiment.privacy, self.models
         _, channels, height, width = self.data.images.images.shape
         axes = {
             "C": self.setting.num_classes,
@@ -151,35 +146,27 @@ class Assembly:
             "height": height,
             "width": width,
         }
-        return Gate(
-            axes,
-            up_bits=wire.up_bits,
-            privacy=self._privacy(),
-            statistics=self._statistics,
-        )
+        statistics, privacy = frozenset[str](), None
+        if not self.algorithm.requires.prompts:  # which have no buffers
+            each = map(models.empty, dict.fromkeys(models.architectures))
+            statistics = statistics.union(*map(buffer_names, each))
+        if keys.mode != "none":
+            assert keys.clip_norm is not None
+            self._check_noise()
+            noise, seed = keys.noise_multiplier, self.experiment.seed
+            privacy = Privacy(keys.mode, keys.clip_norm, noise, seed, statistics)
+        up_bits = self.experiment.wire.up_bits
+        return Gate(axes, up_bits=up_bits, privacy=privacy, statistics=statistics)
 
-    @cached_property
-    def _statistics(self) -> frozenset[str]:
-        """The names of the models' buffers; prompts have none."""
-        if self.algorithm.requires.prompts:
-            return frozenset()
-        models = map(self.models.empty, dict.fromkeys(self.models.architectures))
-        return frozenset().union(*map(buffer_names, models))
-
-    def _privacy(self) -> Privacy | None:
-        """Return the clipping and noise; noise would move layers that a network freezes."""
+    def _check_noise(self) -> None:
+        """Refuse noise on weights, which would move layers that a network freezes."""
         keys, models = self.experiment.privacy, self.models
-        if keys.mode == "none":
-            return None
         for architecture in dict.fromkeys(models.architectures) if keys.noise_multiplier else ():
             if frozen_parameters(models.empty(architecture)):
                 raise UserError(
                     f"privacy.mode={keys.mode} adds noise to all weights, also to those that "
                     f"{architecture} freezes; set privacy.mode=none, or train all layers"
                 )
-        assert keys.clip_norm is not None
-        noise, seed = keys.noise_multiplier, self.experiment.seed
-        return Privacy(keys.mode, keys.clip_norm, noise, seed, self._statistics)
 
     @cached_property
     def plan(self) -> Plan:
@@ -224,26 +211,25 @@ def load_data(experiment: Experiment) -> FederatedData:
     Raises:
         UserError: when the data is missing, or cannot serve the clients or the method.
     """
-    keys = image_keys(experiment)
-    images = read_images(keys)
+    keys, plugins = image_keys(experiment), _plugin_hashes(experiment)
+    images, random = read_images(keys), Streams(experiment.seed).numpy("public")
     check_masks(experiment, images)
-    keys_json = keys.model_dump_json(by_alias=True)
-    scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
+    scope = experiment.seed, experiment.evaluation.global_test, plugins
     parts = keys.partition.params, keys.evolution.params
     contents = [content_of(path) for part in parts for path in files_of(part).values()]
-    key = images.sha256, keys_json, *scope, *contents
-    partitioned = shared.get("data", key, lambda: _partition(experiment, images))
-    data = _with_public(experiment, partitioned)
+    key = images.sha256, keys.model_dump_json(by_alias=True), *scope, *contents
+    data = shared.get("data", key, lambda: _partition(experiment, images))
+    public: PublicData = experiment.data.public.build()
+    other = public.read(data.images, keys, random)  # of another source, if one is named
+    data = data if other is None else replace(data, public=other)
     check_data(experiment, data)
     return data
 
 
-def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
-    """Return the data with the public images of another source, if the experiment names one."""
-    public: PublicData = experiment.data.public.build()
-    random = Streams(experiment.seed).numpy("public")
-    other = public.read(data.images, image_keys(experiment), random)
-    return data if other is None else replace(data, public=other)
+def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
+    """Assign training and test images to every client, in every phase."""
+    data = federate_phases(images, experiment.data, Streams(experiment.seed).numpy)
+    return with_global_test(data) if experiment.evaluation.global_test else data
 
 
 def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
@@ -268,12 +254,6 @@ def read_images(keys: DataConfig) -> ImageSet:
         ReadOptions(keys.image_size, keys.channels, keys.resize, keys.classes, keys.split),
         download=keys.download,
     )
-
-
-def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Assign training and test images to every client, in every phase."""
-    data = federate_phases(images, experiment.data, Streams(experiment.seed).numpy)
-    return with_global_test(data) if experiment.evaluation.global_test else data
 
 
 def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -> TextTower:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import RLock
 from typing import Any, TypeVar
 
 V = TypeVar("V")
@@ -14,32 +13,26 @@ class Cache:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[Hashable, Any]] = {}  # least recently used first
-        self._lock = RLock()
 
     def get(self, kind: str, key: Hashable, make: Callable[[], V], most: int = 16) -> V:
-        """Return the value of a key; call `make` if it is missing.
-
-        Callers must not change a value. While `make` runs, other threads wait. If `make` raises an
-        error, nothing is stored.
+        """Return the value of a key, which callers must not change; call `make` if it is missing.
 
         Args:
             kind: the kind of value; `most` bounds the values of each kind.
             key: everything that determines the value.
-            make: returns a new value.
+            make: returns a new value; nothing is stored if it raises an error.
             most: number of values of this kind that are kept.
         """
-        with self._lock:
-            values = self._values.setdefault(kind, {})
-            value: V = values.pop(key) if key in values else make()
-            values[key] = value
-            while len(values) > most:
-                del values[next(iter(values))]
-            return value
+        values = self._values.setdefault(kind, {})
+        value: V = values.pop(key) if key in values else make()
+        values[key] = value
+        while len(values) > most:
+            del values[next(iter(values))]
+        return value
 
     def clear(self) -> None:
         """Remove all values."""
-        with self._lock:
-            self._values.clear()
+        self._values.clear()
 
 
 shared = Cache()

@@ -91,15 +91,17 @@ def answers(address: str) -> bool:
 
 
 def _other_gpus() -> int | None:
-    """Return the number of GPUs that Ray does not count, which are not NVIDIA's or AMD's, or None.
+    """Return the number of GPUs that Ray does not count, which are Intel's or Apple's, or None.
 
-    PyTorch counts them; on Linux it is imported only if it is built for them.
+    On Linux, torch is imported only if it is built for Intel's.
     """
     if sys.platform == "linux" and "xpu" not in version("torch"):
         return None
-    from fedray.runtime.devices import accelerator, count
+    import torch
 
-    return count() if accelerator() in ("xpu", "mps") else None
+    from fedray.runtime.devices import accelerator
+
+    return torch.accelerator.device_count() if accelerator() in ("xpu", "mps") else None
 
 
 def nodes() -> list[dict[str, float]]:
@@ -144,11 +146,11 @@ class Liveness:
     def __init__(self) -> None:
         context = ray.get_runtime_context()
         (node,) = [one for one in ray.nodes() if one["NodeID"] == context.get_node_id()]
+        head, host, port = context.gcs_address, node["NodeManagerAddress"], node["NodeManagerPort"]
+        lost = "its raylet was killed, perhaps for lack of memory"
         self._addresses = {
-            f"the head of Ray ({context.gcs_address}) has died": context.gcs_address,
-            "Ray on this machine has died (its raylet was killed, perhaps for lack of memory)": (
-                f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-            ),
+            f"the head of Ray ({head}) has died": head,
+            f"Ray on this machine has died ({lost})": f"{host}:{port}",
         }
         self._checked = time.monotonic()
 
@@ -162,10 +164,9 @@ class Liveness:
     def cause(self) -> RayDied | None:
         """Return the error if Ray does not answer for some seconds."""
         for sentence, address in self._addresses.items():
-            for _ in range(TRIES):
-                if answers(address):
-                    break
+            tries = 0
+            while not answers(address):
+                if (tries := tries + 1) == TRIES:
+                    return RayDied(sentence)
                 time.sleep(1.0)
-            else:
-                return RayDied(sentence)
         return None

@@ -19,7 +19,7 @@ from fedray.federation import Reply, Task
 from fedray.runtime.contexts import Member, Step, StepContexts
 from fedray.runtime.shares import by_client, is_stacked
 from fedray.runtime.stacked import stacked_steps
-from fedray.storage.state_files import Written
+from fedray.storage.states import Written
 
 MEMORY = 512 * 2**20
 """Bytes of new states after which they are written to a file before the others are made."""

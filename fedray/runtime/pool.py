@@ -12,21 +12,21 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.base.errors import FedrayError, RunFailed, UserError
 from fedray.config import Experiment
-from fedray.runtime.cluster import LOST, cause_of, nodes
+from fedray.runtime.cluster import LOOK_SECONDS, LOST, cause_of, nodes
 from fedray.runtime.resources import preflight, worker_bundles
 
-LOOK_SECONDS, ROOM_SECONDS = 2.0, 20.0
-"""Between two looks, while an actor does not answer, whether Ray lives and has room for it."""
+ROOM_SECONDS = 20.0
+"""Time between two looks, while an actor does not answer, whether the nodes have room for it."""
 
 
 def wait(ref: Any, seconds: float, check: Callable[[], object] = lambda: None) -> bool:
     """Wait until a reference is ready, and call `check` meanwhile; return False without it."""
     end = time.monotonic() + seconds
-    while not (is_ready := bool(ray.wait([ref], timeout=min(LOOK_SECONDS, seconds))[0])):
+    while not ray.wait([ref], timeout=min(LOOK_SECONDS, seconds))[0]:
         check()
         if time.monotonic() > end:
-            break
-    return is_ready
+            return False
+    return True
 
 
 def answer(
@@ -76,18 +76,14 @@ class WorkerPool:
         self._experiment = experiment
         self.workers: list[Any] = []
         for number, bundle in enumerate(worker_bundles(experiment)):
-            options: dict[str, Any] = {
-                "num_cpus": bundle["CPU"],
-                "num_gpus": bundle.get("GPU", 0),
-                **restarts(experiment),
-            }
+            share = bundle["CPU"], bundle.get("GPU", 0)
+            place: dict[str, Any] = dict(zip(("num_cpus", "num_gpus"), share, strict=True))
             if group is not None:
-                first = len(group.bundle_specs) - experiment.workers
-                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=first + number
+                place["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                    group, len(group.bundle_specs) - experiment.workers + number
                 )
-            start = ray.remote(actor).options(**options).remote
-            self.workers.append(start(experiment.threads, bundle.get("GPU", 0), number))
+            start = ray.remote(actor).options(**place, **restarts(experiment)).remote
+            self.workers.append(start(experiment.threads, share[1], number))
         self.begin(experiment)
 
     def begin(self, experiment: Experiment) -> None:
@@ -102,8 +98,8 @@ class WorkerPool:
             RunFailed: if that takes longer than `faults.start_timeout_s`, or one cannot start.
             UserError: if a worker does not find its accelerator.
         """
-        seconds, count = self._experiment.faults.start_timeout_s, len(self._starting)
-        if count:
+        if count := len(self._starting):
+            seconds = self._experiment.faults.start_timeout_s
             ready, missing = ray.wait(self._starting, num_returns=count, timeout=seconds)
             for ref in ready:
                 self.answer(ref)

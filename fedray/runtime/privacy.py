@@ -53,12 +53,10 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
     hparams = experiment.algorithm.params
     assert isinstance(hparams, HyperParameters)
     if not takes_equal_mean(method, hparams):
-        can = "weights" in method.HParams.model_fields
-        can = can and takes_equal_mean(method, hparams.model_copy(update={"weights": "uniform"}))
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
-            f"server of algorithm={method.name} does not take such a mean; "
-            f"set {'algorithm.weights=uniform' if can else 'privacy.mode=local'}"
+            f"server of algorithm={method.name} does not take such a mean; set algorithm.weights="
+            "uniform, if the method has that key, or privacy.mode=local"
         )
     if experiment.wire.up_bits < 32:
         raise UserError(

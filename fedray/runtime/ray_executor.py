@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from platform import node
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ray
 import torch
@@ -28,9 +28,14 @@ from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import device_of_this_process, free_memory, pick_device
+from fedray.runtime.devices import (
+    device_of_this_process,
+    free_memory,
+    keep_freed_memory,
+    peak_device_memory,
+    pick_device,
+)
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, peak_device_memory
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.shares import (
     by_client,
@@ -40,8 +45,7 @@ from fedray.runtime.shares import (
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.storage.state_files import StateFile, Written, write_states
-from fedray.storage.states import StateStore, new_path
+from fedray.storage.states import StateFile, StateStore, Written, new_path, write_states
 
 CALL = 0.01
 """Seconds that a call of two workers and their answers take, by measurement on two cores."""
@@ -57,12 +61,10 @@ class RayExecutor:
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
-        self._assembly = assembly
+        self._assembly, self._pool = assembly, pool
         self._experiment = assembly.experiment.model_dump_json(by_alias=True)
-        self._pool = pool
         self.states = StateStore()
         self.device_bytes = 0
-        self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
@@ -71,12 +73,10 @@ class RayExecutor:
     ) -> tuple[dict[int, Reply], Total]:
         """Run a step for every key of `down`; see `federation.Executor`."""
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
-        shares = self._shares(round_, self._blocks(task, name, round_, down), down)
-        workers = self._pool.ready()
-        calls = [(share, workers[n].run.remote(task, name, share)) for n, share in shares]
+        shares = self._shares(task, round_, self._blocks(task, name, round_, down), down)
+        calls = [(share, worker.run.remote(task, name, share)) for worker, share in shares]
         for share, ref in calls:
-            answers, files, totals, used = self._pool.answer(ref)
-            self.device_bytes = max(self.device_bytes, used)
+            answers, files, totals = self._answer(ref)
             answered = dict(zip(chain(*chain(*share.blocks)), answers, strict=True))
             for file in files:
                 self.states.add(file)
@@ -97,17 +97,16 @@ class RayExecutor:
         if name == "evaluate" and self._is_quick(round_, groups):
             firsts = (Member(g[0], self.states.get(g[0]), down[g[0]]) for g in groups)
             return self._runtime.test(name, round_, groups, firsts)
-        workers = self._pool.ready()
-        divided = shares_of_groups(groups, self._seconds(round_, down), len(workers))
-        shares = self._shares(round_, [[of] for of in divided], down, slice(1))
-        calls = [(share, workers[n].test.remote(name, share)) for n, share in shares]
-        clients, parts = list[Sequence[int]](), list[Counts]()
-        for share, ref in calls:
-            counts, used = self._pool.answer(ref)
-            self.device_bytes = max(self.device_bytes, used)
-            clients.append(sorted(chain(*chain(*share.blocks))))
-            parts.append(counts)
-        return by_client(clients, parts)
+        count = len(self._pool.ready())
+        divided = shares_of_groups(groups, self._seconds(round_, down), count)
+        shares = self._shares("test", round_, [[of] for of in divided], down)
+        calls = [(share, worker.run.remote("test", name, share)) for worker, share in shares]
+        clients = [sorted(chain(*chain(*share.blocks))) for share, _ in calls]
+        return by_client(clients, [self._answer(ref) for _, ref in calls])
+
+    def close(self) -> None:
+        """Free the states; the caller closes the pool."""
+        self.states.close()
 
     @cached_property
     def _runtime(self) -> GroupRunner:
@@ -131,10 +130,6 @@ class RayExecutor:
         )
         return seconds / (3 * max(1, e.local_epochs)) < CALL
 
-    def close(self) -> None:
-        """Free the states; the caller closes the pool."""
-        self.states.close()
-
     def _blocks(self, task: Task, name: str, round_: int, down: Downlinks) -> list[list[Groups]]:
         """Return the blocks of each worker, which are groups of clients."""
         made, count = self._assembly, len(self._pool.ready())
@@ -151,39 +146,31 @@ class RayExecutor:
             return [[groups_at_once(chain(*share))] if share else [] for share in shares]
         return [[share] if share else [] for share in shares]
 
-    def _shares(
-        self,
-        round_: int,
-        blocks: Sequence[Sequence[Groups]],
-        down: Downlinks,
-        senders: slice = slice(None),
-    ) -> list[tuple[int, Share]]:
-        """Return the numbers of the workers that are called, and their shares.
+    def _answer(self, ref: Any) -> Any:
+        answer, used = self._pool.answer(ref)
+        self.device_bytes = max(self.device_bytes, used)
+        return answer
 
-        Args:
-            round_: the round.
-            blocks: the blocks of each worker.
-            down: the downloads.
-            senders: the clients of a group whose states and downloads are sent.
-        """
+    def _shares(
+        self, task: str, round_: int, divided: Sequence[Sequence[Groups]], down: Downlinks
+    ) -> list[tuple[Any, Share]]:
+        """Return the workers that are called, and their shares."""
         places = self.states.places()  # now, while no worker writes a file
         sent = {id(one): _put_if_large(one) for one in {id(p): p for p in down.values()}.values()}
         of = self._experiment, self._assembly.identity, round_
         place = str(self.states.folder), self.states.number
-        shares = list[tuple[int, Share]]()
-        for number, share in enumerate(blocks):
+        senders = slice(1) if task == "test" else slice(None)
+        shares = list[tuple[Any, Share]]()
+        for worker, share in zip(self._pool.ready(), divided, strict=True):
             clients = [client for group in chain(*share) for client in group[senders]]
             members = [(client, places.get(client), sent[id(down[client])]) for client in clients]
-            shares += [(number, Share(*of, share, members, *place))] if members else []
+            shares += [(worker, Share(*of, share, members, *place))] if members else []
         return shares
 
     def _seconds(self, round_: int, clients: Iterable[int]) -> dict[int, float]:
         """Return the expected time of clients' steps."""
-        images = self._images(round_)
-        return {c: images[c] * self._rate[self._architectures[c]] for c in clients}
-
-    def _images(self, round_: int) -> Sequence[int]:
-        return [sizes for first, sizes in self._sizes if first <= round_][-1]
+        train = self._assembly.data.at(round_).train
+        return {c: len(train[c]) * self._rate[self._architectures[c]] for c in clients}
 
     def _update_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
         """Move each architecture's seconds per image halfway to the mean of a share.
@@ -191,12 +178,12 @@ class RayExecutor:
         Rates are not kept per client: one client's time is mostly noise, and equal clients must
         weigh the same to be divided evenly.
         """
-        images = self._images(round_)
-        for architecture in {self._architectures[client] for client in replies}:
-            clients = [client for client in replies if self._architectures[client] == architecture]
-            seconds = sum(replies[client].seconds for client in clients)
-            rate = seconds / max(1, sum(images[client] for client in clients))
-            self._rate[architecture] = (self._rate[architecture] + rate) / 2
+        train = self._assembly.data.at(round_).train
+        for name in {self._architectures[client] for client in replies}:
+            same = [client for client in replies if self._architectures[client] == name]
+            seconds = sum(replies[client].seconds for client in same)
+            rate = seconds / max(1, sum(len(train[client]) for client in same))
+            self._rate[name] = (self._rate[name] + rate) / 2
 
 
 def _put_if_large(payload: Payload | None) -> Any:
@@ -272,21 +259,19 @@ class Worker:
         assembly = self._runner(experiment).assembly
         _ = assembly.data, assembly.algorithm, assembly.models
 
-    def run(self, task: Task, name: str, share: Share) -> Any:
-        """Run a step of several clients.
+    def run(self, task: Task | Literal["test"], name: str, share: Share) -> tuple[Any, int]:
+        """Run a step or a test of several clients.
 
         Returns:
-            What `GroupRunner.run_blocks` returns, and the most memory used on the accelerator.
+            What `GroupRunner.run_blocks` or `test` returns, and the most memory that was used on
+            the accelerator.
         """
-        runner, round_ = self._runner(share.experiment, share.identity), share.round
-        answer = runner.run_blocks(task, name, round_, share.blocks, share.inputs(), share.write)
-        return *answer, peak_device_memory(self._device)
-
-    def test(self, name: str, share: Share) -> tuple[Counts, int]:
-        """Run a test of several clients; return its counts, and memory as `run` does."""
-        runner = self._runner(share.experiment, share.identity)
-        counts = runner.test(name, share.round, [*chain(*share.blocks)], share.inputs())
-        return counts, peak_device_memory(self._device)
+        runner, of = self._runner(share.experiment, share.identity), (name, share.round)
+        if task == "test":
+            answer: Any = runner.test(*of, [*chain(*share.blocks)], share.inputs())
+        else:
+            answer = runner.run_blocks(task, *of, share.blocks, share.inputs(), share.write)
+        return answer, peak_device_memory(self._device)
 
     def _runner(self, experiment: str, identity: str = "") -> GroupRunner:
         """Return the runner of an experiment; that of an earlier one is freed.

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from fedray.base.errors import UserError
 from fedray.base.trees import Snapshot
-from fedray.config import Experiment, load_experiment, version_changes
+from fedray.config import Experiment, content_of, files_of, load_experiment
+from fedray.evaluation.metrics import declared_metrics
+from fedray.evaluation.protocols import analysis_metrics
 from fedray.runtime.assembly import Assembly
 from fedray.storage.environment import environment
 from fedray.storage.run import Run, RunInfo
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFolder, mark_of
 from fedray.storage.states import StateStore
 
 log = logging.getLogger(__name__)
 
 
 def load_checkpoint(
-    folder: RunFolder, before: Run | None, store: StateStore, assembly: Assembly
+    folder: RunFolder, store: StateStore, assembly: Assembly
 ) -> tuple[Snapshot | None, Run | None]:
     """Return the last checkpoint, and the run up to its round; (None, None) for a new run.
 
     Args:
         folder: the run's folder.
-        before: the run that an earlier process recorded; None if there is no result.
         store: the states of the run.
         assembly: the parts of the run.
 
@@ -39,49 +41,56 @@ def load_checkpoint(
     """
     checkpoint = store.load()
     if checkpoint is None:
-        check_nothing_lost(folder, before)
+        check_nothing_lost(folder)
         store.tidy()
         return None, None
     done = checkpoint.snapshot.round
-    earlier = (before or folder.read()).until(done)
-    if earlier.done != done or folder.mark(len(earlier.rounds)) != checkpoint.facts["rounds"]:
+    earlier = folder.read().until(done)
+    if earlier.done != done or mark_of(folder.content(done + 1)) != checkpoint.facts["rounds"]:
         raise UserError(
             f"the rounds in {folder.rounds_file} do not match its checkpoint of round {done}; "
             "restore the file from a copy, or start a new run with another --out"
         )
     folder.matrices()  # fails for a damaged file, before anything is changed
-    now = environment(assembly.experiment.threads)
-    if changes := earlier.info.environment.changes(now):
+    if changes := earlier.info.environment.changes(environment(assembly.experiment.threads)):
+        how = "; ".join(changes)
         log.warning(
-            "%s continues after round %d in a different environment (%s)",
-            folder.path,
-            done,
-            "; ".join(changes),
+            f"{folder.path} continues after round {done} in a different environment ({how})"
         )
     store.tidy()
     return checkpoint.snapshot, earlier
 
 
-def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
+def check_same(folder: RunFolder, assembly: Assembly) -> None:
     """Refuse to resume or test a run whose experiment, code, images, files or partition changed."""
-    experiment, data = assembly.experiment, assembly.data
-    check_experiment(folder, experiment)
-    changed = [f"the code ({one})" for one in version_changes(before.config, experiment.record())]
-    facts = {
-        "the images or labels": (before.data_sha256, data.images.sha256),
-        **{
-            f"the content of {key}": (before.files_sha256.get(key), content)
-            for key, content in assembly.files.items()
-        },
-        "the partition": (before.partition_sha256, data.sha256),
-        f"the identity in {folder.head.name}": (before.identity, assembly.identity),
-    }
-    changed += [what for what, (was, now) in facts.items() if was not in (None, now)]
-    if changed:
+    check_experiment(folder, assembly.experiment)
+    names = "data_sha256", "files_sha256", "identity", "partition_sha256"
+    was, now = (
+        {"code": info.config.get("versions", {}), **{name: getattr(info, name) for name in names}}
+        for info in (folder.read_head(), run_info(assembly))
+    )
+    if changed := _first_difference(was, now):
         raise UserError(
-            f"{changed[0]} changed since {folder.path} was started; restore what it was (versions "
-            f"of packages are in {folder.head.name}), or start a new run with another --out"
+            f"{folder.path} cannot go on: {changed}; restore the code, images and files with which "
+            f"it was started (versions are in {folder.head.name}), or start a new run with another "
+            "--out"
         )
+
+
+def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
+    """Return the facts that determine a run's numbers."""
+    experiment, data = assembly.experiment, assembly.data
+    return RunInfo(
+        config=experiment.record(),
+        identity=assembly.identity,
+        environment=environment(experiment.threads),
+        partition_sha256=data.sha256,
+        data_sha256=data.images.sha256,
+        metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
+        retested=retested,
+        files_sha256={key: content_of(path) for key, path in files_of(experiment).items()},
+        plugins=experiment.tree().get("plugins", ()),
+    )
 
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
@@ -91,20 +100,21 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     if keys[0] == keys[1]:  # else the recorded experiment cannot be resolved
         before = load_experiment(folder.experiment())
         keys = before.reproducibility_key(), experiment.reproducibility_key()
-    if keys[0] != keys[1]:
+    if changed := _first_difference(*keys):
         raise UserError(
-            f"{folder.path} holds another experiment ({_first_difference(*keys)}); use --resume "
+            f"{folder.path} holds another experiment ({changed}); use --resume "
             f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
             "folder with --out"
         )
 
 
-def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
+def check_nothing_lost(folder: RunFolder) -> None:
     """Refuse to restart at round 0 if there are rounds whose checkpoint is missing.
 
     Two runs may restart: one with checkpoint_every=0, which writes no checkpoints, and one that
     was killed in round 0, before its first checkpoint.
     """
+    before = folder.read() if folder.has_run else None
     if before is None or before.done < 1 or before.info.config.get("checkpoint_every") == 0:
         return
     raise UserError(
@@ -115,6 +125,9 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
 
 
 def _first_difference(before: Any, after: Any, place: str = "") -> str:
+    """Return the first key whose values differ, and both; "" if none does."""
+    if before == after:
+        return ""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}, key=lambda key: (key != "name", key)):
             if before.get(key) != after.get(key):

@@ -8,8 +8,8 @@ from fedray.core import Downlinks, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.devices import keep_freed_memory, peak_device_memory
 from fedray.runtime.groups import GroupRunner, Member
-from fedray.runtime.memory import keep_freed_memory, peak_device_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.storage.states import StateStore
 
@@ -31,6 +31,7 @@ class SerialExecutor:
         at_once = task == "sum" or self._runtime.device.type != "cpu"
         groups = groups_of_step(self._assembly, name, down, at_once=at_once)
         clients = [client for group in groups for client in group]
+        self.states.places()  # removes the states that no checkpoint needs any more
         states = map(self.states.get, clients)
         members = map(Member, clients, states, map(down.__getitem__, clients))
         answer = self._runtime.run_blocks(task, name, round_, [groups], members, self.states.write)
@@ -52,6 +53,5 @@ class SerialExecutor:
         return peak_device_memory(self._runtime.device)
 
     def close(self) -> None:
-        """Free the states and the memory that malloc has kept."""
+        """Free the states."""
         self.states.close()
-        return_freed_memory()

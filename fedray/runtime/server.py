@@ -33,18 +33,17 @@ class ServerActor:
     """
 
     def __init__(self, experiment: str, out: str, began: float) -> None:
-        self._rounds = self._run(experiment, Path(out), began)
+        self._rounds = self._run(received_experiment(experiment), Path(out), began)
 
     def round_after(self, last: int) -> Round | None:
         """Return the first round after `last`; None when the run has ended."""
         return next((done for done in self._rounds if done.round > last), None)
 
     @staticmethod
-    def _run(experiment: str, out: Path, began: float) -> Iterator[Round]:
+    def _run(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
         """Yield the rounds that an earlier process has written, then those after its checkpoint."""
-        parsed, earlier = received_experiment(experiment), RunFolder(out).rounds()
-        pool = WorkerPool(Worker, parsed)
-        session = Session(parsed, out, lambda a: RayExecutor(a, pool), began)
+        earlier, pool = RunFolder(out).rounds(), WorkerPool(Worker, experiment)
+        session = Session(experiment, out, lambda a: RayExecutor(a, pool), began)
         yield from earlier
         yield from session.rounds()
         pool.close()
@@ -66,12 +65,11 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             has room for one, or Ray itself has died.
         FedrayError: the cause that stopped the run.
     """
-    gpus, seconds = experiment.server_gpus, experiment.faults.start_timeout_s
-    actor: Any = ray.remote(ServerActor)
-    actor = actor.options(num_cpus=0, num_gpus=gpus, **restarts(experiment))
-    liveness, reached = Liveness(), latest_round(RunFolder(out).states)
-    last = -1 if reached is None else reached
-    server = actor.remote(experiment.model_dump_json(by_alias=True), str(out), began)
+    seconds, liveness = experiment.faults.start_timeout_s, Liveness()
+    last = latest_round(RunFolder(out).states)
+    options = {"num_cpus": 0, "num_gpus": experiment.server_gpus, **restarts(experiment)}
+    start: Any = ray.remote(ServerActor).options(**options).remote
+    server = start(experiment.model_dump_json(by_alias=True), str(out), began)
     try:
         if not wait(server.__ray_ready__.remote(), seconds, liveness.check):
             raise RunFailed(
@@ -79,7 +77,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             )
         while True:
             liveness.check()  # actors may live a while without the Ray of their node
-            ref = server.round_after.remote(last)
+            ref = server.round_after.remote(-1 if last is None else last)
             done: Round | None = answer(ref, experiment, "the server", liveness.check)
             if done is None:
                 return

@@ -13,11 +13,10 @@ from typing import Any, Literal
 import torch
 
 from fedray.base.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
-from fedray.base.trees import Snapshot, StateTree
+from fedray.base.trees import StateTree
 from fedray.config import Experiment
 from fedray.core.payload import split_payload
-from fedray.evaluation.metrics import declared_metrics
-from fedray.evaluation.protocols import analysis_metrics, has_global_model
+from fedray.evaluation.protocols import has_global_model
 from fedray.federation import Executor, Federation
 from fedray.plugins import use, write_copies
 from fedray.runtime.assembly import Assembly
@@ -26,20 +25,16 @@ from fedray.runtime.devices import (
     free_memory,
     is_out_of_memory,
     out_of_memory,
+    peak_device_memory,
+    peak_rss,
 )
 from fedray.runtime.isolation import OwnFlags
-from fedray.runtime.memory import peak_device_memory, peak_rss
 from fedray.runtime.privacy import accountant_of
-from fedray.runtime.resume import check_same, load_checkpoint
-from fedray.storage.claim import claimed
-from fedray.storage.environment import environment
-from fedray.storage.files import explain_disk_full
-from fedray.storage.kept_models import FIRST_DOWNLOAD, Which
-from fedray.storage.run import Costs, Round, Run, RunInfo
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.state_files import Written
-from fedray.storage.states import Pin, StateStore
-from fedray.storage.writer import RunWriter
+from fedray.runtime.resume import check_same, load_checkpoint, run_info
+from fedray.storage.files import claimed, explain_disk_full
+from fedray.storage.run import Costs, Round, Run
+from fedray.storage.run_folder import RunFolder, RunWriter
+from fedray.storage.states import FIRST_DOWNLOAD, Pin, StateStore, Which, Written
 
 
 class Session:
@@ -53,7 +48,8 @@ class Session:
             checkpoint.
         make_executor: returns the executor for the assembled parts.
         began: when start-up began, in seconds since the epoch; for the start-up time.
-        keeps: which models are saved if `keep.models` is not set.
+        keeps: which models are saved if `keep.models` is not set. A run of a study, "none", also
+            needs no checkpoint after its last round.
 
     Raises:
         UserError: if the folder cannot be written, holds another experiment or is damaged, or if
@@ -70,23 +66,20 @@ class Session:
         keeps: Literal["best", "none"] = "best",
     ) -> None:
         self.experiment = experiment
-        self._usual = keeps
-        self._folder = RunFolder(out)
+        self._keep, self._keeps_last = experiment.keep.models or keeps, keeps != "none"
+        self._folder, self._states = RunFolder(out), StateStore(RunFolder(out).states)
         self._began = time.time() if began is None else began
         self._flags = OwnFlags()
         self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
-        self._writer: RunWriter | None = None
         self._claim = ExitStack()
         self._claim.enter_context(claimed(out))
         try:
             with keep_tracebacks(self._folder, self._device):
-                self._before = self._folder.read() if self._folder.has_run else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
-                if self._before is not None:
-                    check_same(self._folder, self._before.info, self._assembly)
+                if self._folder.has_run:
+                    check_same(self._folder, self._assembly)
                 self._executor = make_executor(self._assembly)
-                self._states = StateStore(self._folder.states)
         except BaseException:
             self._claim.close()
             raise
@@ -106,99 +99,58 @@ class Session:
             CodeError: if code that the run calls raised an error; it names the file with the
                 traceback. For a client's error it is a `ClientError`.
         """
-        self._flags.enter()
+        rounds = self._run()
         try:
-            with keep_tracebacks(self._folder, self._device):
-                of_run = self._folder, self._before, self._states, self._assembly
-                snapshot, self._earlier = load_checkpoint(*of_run)
+            while True:
+                self._flags.enter()
                 try:
-                    yield from self._run(snapshot)
-                    self._end()
+                    done = next(rounds, None)
                 finally:
-                    self._close_files()
-                self._executor.close()
-                self._states.tidy()
+                    self._flags.leave()
+                if done is None:
+                    return
+                yield done
         finally:
+            rounds.close()
             self._executor.close()
             self._claim.close()
-            self._flags.leave()
 
-    def _run(self, snapshot: Snapshot | None) -> Generator[Round, None, None]:
-        experiment, a, earlier = self.experiment, self._assembly, self._earlier
-        self._executor.states = self._states
-        self._costs = Costs() if earlier is None else earlier.costs
-        self._started = time.time() - self._costs.wall_seconds
-        accountant = accountant_of(experiment, a.plan, () if earlier is None else earlier.rounds)
-        server = a.server(self._device)
-        self._federation = Federation(
-            a.algorithm, self._executor, a.gate, a.plan, server, accountant
-        )
-        rounds = self._federation.rounds(snapshot)
-        if snapshot is not None and earlier is not None and not earlier.is_finished:
-            self._federation.snapshot = snapshot
-            self._keep_best_so_far(earlier)
-        while True:
-            use(experiment.plugins)  # another run of this process may have used others
-            if (done := next(rounds, None)) is None:
-                break
-            self._opened().append(done, self._costs_after(done))
-            self._save(done)
-            self._flags.leave()
-            yield done
-            self._flags.enter()
+    def _run(self) -> Generator[Round, None, None]:
+        """Run each round and write what it leaves: its line, and then the states."""
+        a, folder, states, writer = self._assembly, self._folder, self._states, None
+        with keep_tracebacks(folder, self._device), ExitStack() as files:
+            snapshot, earlier = load_checkpoint(folder, states, a)
+            self._executor.states, self._costs = states, earlier.costs if earlier else Costs()
+            self._started = time.time() - self._costs.wall_seconds
+            accountant = accountant_of(self.experiment, a.plan, earlier.rounds if earlier else ())
+            parts = a.algorithm, self._executor, a.gate, a.plan, a.server(self._device), accountant
+            self._federation = Federation(*parts)
+            rounds = self._federation.rounds(snapshot)
+            while True:
+                use(self.experiment.plugins)  # another run of this process may have used others
+                if (done := next(rounds, None)) is None:
+                    break
+                writer = writer or self._open(earlier, files)
+                writer.append(done, self._costs_after(done))
+                self._save(done, writer)
+                yield done
+            states.wait()
+            if not folder.is_finished:  # an earlier process may have written the end
+                (writer or self._open(earlier, files)).end()
+        self._executor.close()
+        states.tidy()
 
-    # --- what is written --------------------------------------------------------------------------
-
-    def _opened(self) -> RunWriter:
-        """Return the writer; first write the files that do not change between rounds."""
-        if self._writer is None:
-            assembly, folder = self._assembly, self._folder
-            write_copies(folder.path, self.experiment.plugins)
-            if self._earlier is None:
-                folder.error.unlink(missing_ok=True)
-            started = datetime.fromtimestamp(self._began, UTC)
-            info = replace(run_info(assembly), started=started)
-            self._writer = RunWriter(folder, info, assembly.data.manifest(), self._earlier)
-        return self._writer
-
-    def _save(self, done: Round) -> None:
-        """Start a checkpoint if one is due after a round, or its models are kept.
-
-        A run of a study, which keeps no models by itself, needs none after its last round.
-        """
-        e, keep = self.experiment, self.experiment.keep.models or self._usual
-        every, is_over = e.checkpoint_every, done.round == e.rounds
-        is_due = every > 0 and (self._usual != "none" if is_over else done.round % every == 0)
-        if keep == "best" and self._opened().best == done.round:
-            self._commit("best")
-        elif keep != "none" and is_over:
-            self._commit("last")
-        elif is_due:
-            self._commit(None)
-
-    def _keep_best_so_far(self, earlier: Run) -> None:
-        """Keep the models of the best round so far if `keep.models=best` was not set before.
-
-        Raises:
-            UserError: if these models were not kept.
-        """
-        best, keep = earlier.best, self.experiment.keep.models or self._usual
-        before = earlier.info.config["keep"]["models"] or self._usual
-        if keep != "best" or before == "best" or best is None:
-            return
-        if best.round != earlier.done:
-            raise UserError(
-                f"keep.models was {before} when round {best.round}, the best so far, was run; "
-                f"resume with keep.models={before}"
-            )
-        self._commit("best")
-
-    def _commit(self, which: Which | None) -> None:
-        """Start a checkpoint, and pin its models."""
-        writer, pin = self._opened(), None if which is None else self._pin(which)
-        # rounds may be ahead of states, never behind
-        facts = {"rounds": writer.mark}
-        self._states.commit(self._federation.snapshot, facts, pin, before=writer.flush)
+    def _open(self, earlier: Run | None, files: ExitStack) -> RunWriter:
+        """Write the files that do not change between rounds; return the writer of the others."""
+        assembly, folder = self._assembly, self._folder
+        write_copies(folder.path, self.experiment.plugins)
+        if earlier is None:
+            folder.error.unlink(missing_ok=True)
+        info = replace(run_info(assembly), started=datetime.fromtimestamp(self._began, UTC))
+        writer = RunWriter(folder, info, assembly.data.manifest(), earlier)
+        files.callback(writer.close)
+        files.callback(self._states.wait)  # first: a commit flushes the rounds
+        return writer
 
     def _costs_after(self, done: Round) -> Costs:
         """Return the run's costs after a round."""
@@ -212,19 +164,19 @@ class Session:
         )
         return self._costs
 
-    def _end(self) -> None:
-        """Write that the run has ended, unless an earlier process has written it."""
-        self._states.wait()
-        if self._earlier is None or not self._folder.is_finished:
-            self._opened().end()
-
-    def _close_files(self) -> None:
-        """Wait until the last checkpoint is complete, and close the files."""
-        try:
-            self._states.wait()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
+    def _save(self, done: Round, writer: RunWriter) -> None:
+        """Start a checkpoint if one is due after a round, or its models are kept."""
+        every, is_last = self.experiment.checkpoint_every, done.round == self.experiment.rounds
+        is_due = every > 0 and (self._keeps_last if is_last else done.round % every == 0)
+        pin, best = None, writer.best
+        if self._keep == "best" and best is not None and best.round == done.round:
+            pin = self._pin("best")
+        elif self._keep != "none" and is_last:
+            pin = self._pin("last")
+        if is_due or pin is not None:
+            # rounds may be ahead of states, never behind
+            facts = {"rounds": writer.mark}
+            self._states.commit(self._federation.snapshot, facts, pin, before=writer.flush)
 
     def _pin(self, which: Which) -> Pin:
         """Return a pin of the models; downloads that clients share are stored once."""
@@ -249,22 +201,6 @@ class Session:
             "of_client": of_client,
         }
         return Pin(which, models, files)
-
-
-def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
-    """Return the facts that determine a run's numbers."""
-    experiment, data = assembly.experiment, assembly.data
-    return RunInfo(
-        config=experiment.record(),
-        identity=assembly.identity,
-        environment=environment(experiment.threads),
-        partition_sha256=data.sha256,
-        data_sha256=data.images.sha256,
-        metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
-        retested=retested,
-        files_sha256=assembly.files,
-        plugins=experiment.tree().get("plugins", ()),
-    )
 
 
 REMEDY = "lower workers, choose a smaller text.encoder or model, or set server_gpus=0"

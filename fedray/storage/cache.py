@@ -13,7 +13,6 @@ import logging
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from fedray.base.errors import UserError
-from fedray.storage.files import cache_folder, node_lock, sync, write_json
-from fedray.storage.json_files import read_json
+from fedray.storage.files import cache_folder, read_json, sync, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -64,15 +63,14 @@ class Arrays:
         A second call with the same name discards the first array.
         """
         path, size = self.folder / f"{name}.npy", math.prod(shape) * np.dtype(dtype).itemsize
+        path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
+        if size == 0:  # an empty file cannot be mapped
+            self.save(name, np.empty(shape, dtype))
+            return self.arrays[name]
         with _writing(self.what):
             if size > shutil.disk_usage(self.folder).free:
                 # writing to a mapped file on a full disk would kill the process
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
-        if 0 in shape:  # an empty file cannot be mapped
-            self.save(name, np.empty(shape, dtype))
-            return self.arrays[name]
-        with _writing(self.what):
             self.arrays[name] = open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
         return self.arrays[name]
 
@@ -86,8 +84,7 @@ def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None])
     """Return arrays from the cache; the first process of a node that needs them makes them.
 
     A folder is renamed to its final name once all files are on disk, so that readers never see an
-    incomplete one; other processes wait at a lock while one makes it. A folder with a file that is
-    missing or has another size is made again.
+    incomplete one; other processes wait at a lock while one makes it.
 
     Args:
         kind: a folder below the cache, such as "images".
@@ -103,7 +100,8 @@ def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None])
         return kept
     with ExitStack() as lock:
         with _writing(what):
-            lock.enter_context(node_lock(folder))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(FileLock(f"{folder}.lock"))
         if (kept := _mapped(folder, what)) is None:  # else another process has made it
             _log.info("making the %s once in %s", what, folder)
             _make(folder, what, make)
@@ -124,36 +122,29 @@ def _writing(what: str) -> Iterator[None]:
 
 
 def _mapped(folder: Path, what: str) -> Arrays | None:
-    """Map the arrays of a folder; return None if it is missing or a file is not whole."""
+    """Map the arrays of a folder; return None if it has not been made, or an array is cut."""
     try:
         meta = read_json(folder / _META)
-        if any((folder / n).stat().st_size != size for n, size in meta["files"].items()):
-            return None
-        names = [n for n in meta["files"] if n.endswith(".npy")]
-        arrays = {
-            Path(n).stem: np.load(folder / n, mmap_mode="r", allow_pickle=False) for n in names
-        }
+        files = {name: folder / f"{name}.npy" for name in meta["arrays"]}
+        arrays = {n: np.load(file, mmap_mode="r", allow_pickle=False) for n, file in files.items()}
         return Arrays(folder, what, arrays, meta["content"])
-    except (UserError, OSError, LookupError, TypeError, ValueError, AttributeError):
+    except (UserError, OSError, EOFError, LookupError, TypeError, ValueError):
         return None
 
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
-    with _writing(what):
-        for torn in folder.parent.glob(f"{folder.name}.tmp-*"):  # left by killed processes
-            shutil.rmtree(torn, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    temporary = folder.with_name(f"{folder.name}.tmp")  # the lock is held
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
+        with _writing(what):
+            temporary.mkdir()
         making = Arrays(temporary, what)
         make(making)
         with _writing(what):
             for path in temporary.iterdir():
                 sync(path)
-            files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-            write_json(temporary / _META, {"content": making.content, "files": files})
-            temporary.chmod(0o755)
+            write_json(temporary / _META, {"content": making.content, "arrays": [*making.arrays]})
             shutil.rmtree(folder, ignore_errors=True)
             temporary.rename(folder)
-    except BaseException:
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise

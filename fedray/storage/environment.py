@@ -100,17 +100,16 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and the packages, and the git commit of a checkout."""
     numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             numbers[package] = version(package)
-        except PackageNotFoundError:
-            continue
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
+        words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
         with suppress(OSError, subprocess.SubprocessError):  # without git
-            words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-            numbers["git"] = subprocess.check_output(
-                words, text=True, timeout=10, stderr=subprocess.DEVNULL
-            ).strip()
+            described = subprocess.run(
+                words, capture_output=True, text=True, timeout=10, check=True
+            )
+            numbers["git"] = described.stdout.strip()
     return numbers
 
 

@@ -43,27 +43,17 @@ class Traffic:
     params: Counts = field(default_factory=dict)
     bytes: Counts = field(default_factory=dict)
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic.total([self, other])
-
     @staticmethod
     def total(parts: Iterable[Traffic]) -> Traffic:
         """Return the sum of several parts; kinds are sorted."""
-        params: dict[str, float] = {}
-        size: dict[str, float] = {}
+        totals: tuple[dict[str, float], dict[str, float]] = ({}, {})
         parts = list(parts)
         times = Counter(map(id, parts))  # clients whose uploads have one form share an object
         for key, part in dict(zip(map(id, parts), parts, strict=True)).items():
-            for kind, count in part.params.items():
-                params[kind] = params.get(kind, 0) + times[key] * count
-            for kind, count in part.bytes.items():
-                size[kind] = size.get(kind, 0) + times[key] * count
-        return Traffic(dict(sorted(params.items())), dict(sorted(size.items())))
-
-    @property
-    def total_params(self) -> float:
-        """Return the parameters of all kinds."""
-        return sum(self.params.values())
+            for total, counts in zip(totals, (part.params, part.bytes), strict=True):
+                for kind, count in counts.items():
+                    total[kind] = total.get(kind, 0) + times[key] * count
+        return Traffic(*(dict(sorted(total.items())) for total in totals))
 
     @property
     def total_bytes(self) -> float:
@@ -203,11 +193,6 @@ class RunInfo:
         return int(self.config["seed"])
 
     @property
-    def versions(self) -> Mapping[str, str]:
-        """Return the versions of Python and packages, and the git commit as "git"."""
-        return self.environment.versions
-
-    @property
     def planned(self) -> int:
         """Return T, the number of rounds of the experiment."""
         return int(self.config["rounds"])
@@ -276,15 +261,10 @@ class Run:
         """Return the last evaluated round."""
         return next((done for done in reversed(self.rounds) if HEADLINE in done.metrics), None)
 
-    @property
-    def client_work(self) -> Work | None:
-        """Return the clients' computation in all rounds; None if a round was not counted."""
-        return _in_all(done.client_work for done in self.rounds)
-
-    @property
-    def server_work(self) -> Work | None:
-        """Return the server's computation in all rounds; None if a round was not counted."""
-        return _in_all(done.server_work for done in self.rounds)
+    def work(self, of: Literal["client", "server"]) -> Work | None:
+        """Return the computation in all rounds; None if a round was not counted."""
+        parts = [getattr(done, f"{of}_work") for done in self.rounds]
+        return None if None in parts else Work.total(parts)
 
     def curve(self, metric: str) -> dict[int, float]:
         """Return a metric by round, for the rounds in which it was measured."""
@@ -310,9 +290,3 @@ class Run:
             best = self.best_round(chooser)
             return None if best is None else curve.get(best)
         return list(curve.values())[-1] if curve else None
-
-
-def _in_all(parts: Iterable[Work | None]) -> Work | None:
-    parts = list(parts)
-    counted = [part for part in parts if part is not None]
-    return Work.total(counted) if len(counted) == len(parts) else None

@@ -1,4 +1,4 @@
-"""`RunFolder`: the only code that reads and writes the files of a run, but for its states.
+"""`RunFolder` and `RunWriter`, which read and write all files of a run but its states.
 
 run.json         the experiment and all that determined its numbers; written at the start
 rounds.jsonl     one line per round, appended after the round, and one for the end of the run
@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.errors import UserError, named
 from fedray.base.masking import mask
-from fedray.storage.files import read_regular, write_atomic, write_json
-from fedray.storage.json_files import read_json
+from fedray.storage.files import read_json, read_regular, sync, write_atomic, write_json
+from fedray.storage.metric import HEADLINE, VALIDATION
 from fedray.storage.run import Costs, Round, Run, RunInfo
 
 if TYPE_CHECKING:
@@ -34,15 +35,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RUN = "run.json"
-ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
 FORMAT = 8
 """Version of run.json."""
-Mark: TypeAlias = Mapping[str, int | str]
-"""A place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
-Matrices: TypeAlias = Mapping[str, Any]
-"""Matrices [C, C] as nested lists by name."""
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(RunInfo), TypeAdapter(Round), TypeAdapter(Costs)
 
@@ -53,7 +49,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.head = path / RUN
-        self.rounds_file = path / ROUNDS
+        self.rounds_file = path / "rounds.jsonl"
         self.matrices_file = path / "matrices.json"
         self.error = path / "error.txt"
         self.states = path / "states"
@@ -66,14 +62,7 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         """Return True if the run has ended and closed its files."""
-        try:
-            with self.rounds_file.open("rb") as file:
-                file.seek(max(0, self.rounds_file.stat().st_size - _END_BYTES))
-                return _is_end(file.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
-        except FileNotFoundError:
-            return False
-
-    # --- run.json ---------------------------------------------------------------------------------
+        return any(map(_is_end, self._all_lines()[-1:]))
 
     def read_head(self) -> RunInfo:
         """Return the content of run.json but for the partition.
@@ -134,11 +123,6 @@ class RunFolder:
             for phase in phases
         }
 
-    def test_images(self) -> int | None:
-        """Return the total number of the clients' test images; None if unknown."""
-        sizes = self.partition().get("test_sizes")
-        return None if sizes is None else sum(sizes)
-
     def _tree(self) -> dict[str, Any]:
         if not self.has_run:
             raise _no_run(self.path)
@@ -147,17 +131,13 @@ class RunFolder:
             raise UserError(f"{self.head} is not the run.json of a run of this version of fedray")
         return tree
 
-    # --- rounds.jsonl -----------------------------------------------------------------------------
-
     def read(self) -> Run:
         """Return the run with its rounds so far.
 
         Raises:
             UserError: if there is no run, or a file is damaged.
         """
-        head = self.read_head()
-        rounds: list[Round] = []
-        costs = Costs()
+        head, rounds, costs = self.read_head(), list[Round](), Costs()
         for number, line in enumerate(self._lines(), 1):
             try:
                 tree = json.loads(line)
@@ -176,25 +156,25 @@ class RunFolder:
         """Return the rounds so far, read as by `read`; empty without run.json."""
         return self.read().rounds if self.has_run else ()
 
+    def content(self, count: int) -> bytes:
+        """Return the lines of the first `count` rounds."""
+        return b"".join(line + b"\n" for line in self._lines()[:count])
+
     def _lines(self) -> list[bytes]:
         """Return the lines of all rounds, without a partial line of a killed process."""
+        lines = self._all_lines()
+        return lines[:-1] if lines and _is_end(lines[-1]) else lines
+
+    def _all_lines(self) -> list[bytes]:
         try:
-            lines = read_regular(self.rounds_file).split(b"\n")[:-1]
+            return read_regular(self.rounds_file).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
-        return lines[:-1] if lines and _is_end(lines[-1]) else lines
 
-    def mark(self, count: int) -> Mark:
-        """Return the number of bytes of the first `count` rounds, and their SHA-256."""
-        content = b"".join(line + b"\n" for line in self._lines()[:count])
-        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-    # --- other files ------------------------------------------------------------------------------
-
-    def matrices(self) -> dict[int, Matrices]:
-        """Return the first and the last analyses of the run's method by round; empty without any.
+    def matrices(self) -> dict[int, Mapping[str, Any]]:
+        """Return the first and the last analyses of the run's method by round: matrices by name.
 
         Raises:
             UserError: if the file is damaged.
@@ -202,7 +182,7 @@ class RunFolder:
         tree = read_json(self.matrices_file) if self.matrices_file.exists() else {}
         return dict(sorted((int(number), found) for number, found in tree.items()))
 
-    def read_matrices(self, when: Literal["first", "last"] = "last") -> Matrices:
+    def read_matrices(self, when: Literal["first", "last"] = "last") -> Mapping[str, Any]:
         """Return the first or the last analyses; empty without any, see `matrices`."""
         found = [*self.matrices().values()] or [{}]
         return found[-1 if when == "last" else 0]
@@ -220,6 +200,98 @@ class RunFolder:
         except OSError:
             return ""
         return str(self.error)
+
+
+class RunWriter:
+    """Writes run.json at the start, appends rounds to rounds.jsonl, and a line at the end.
+
+    A round costs the same at any length of the run; rounds are not kept in memory.
+
+    Args:
+        folder: the folder of the run, which exists.
+        info: the content of run.json.
+        partition: see `RunFolder.write_head`.
+        earlier: the interrupted run to continue, cut to the rounds of its checkpoint; later rounds
+            are removed from the file.
+
+    Attributes:
+        best: the best round so far; None if no images select it, or none was evaluated.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        info: RunInfo,
+        partition: Mapping[str, Any],
+        earlier: Run | None = None,
+    ) -> None:
+        earlier = earlier or Run(info)
+        started = earlier.info.started or info.started or datetime.now(UTC)
+        self._folder, self.best = folder, earlier.best
+        self._chooser = HEADLINE if info.select == "test" else f"{VALIDATION}{HEADLINE}"
+        matrices = folder.matrices() if earlier.rounds else {}
+        self._matrices = {number: m for number, m in matrices.items() if number <= earlier.done}
+        folder.write_head(replace(info, started=started), partition)
+        kept = folder.content(len(earlier.rounds))
+        self._file = folder.rounds_file.open("ab", buffering=0)
+        self._file.truncate(len(kept))
+        self._digest = hashlib.sha256(kept)
+        sync(folder.path)
+
+    def append(self, round_: Round, costs: Costs) -> None:
+        """Append a round.
+
+        Raises:
+            ValueError: if a number is not finite; nothing of the round is written.
+            OSError: if the disk is full; nothing of the round is left.
+        """
+        tree = {**_ROUND.dump_python(round_, mode="json"), "costs": asdict(costs)}
+        line = json.dumps(tree, allow_nan=False)
+        if round_.matrices:
+            first = dict([*self._matrices.items()][:1])
+            self._matrices = {**first, round_.round: round_.matrices}
+            write_json(self._folder.matrices_file, self._matrices)
+        self._write(line)
+        values = round_.metrics if round_.round > 0 else {}
+        before = self.best.metrics[self._chooser] if self.best else -math.inf
+        if values.get(self._chooser, -math.inf) > before:
+            self.best = round_
+
+    def end(self) -> None:
+        """Write the line of the run's end."""
+        self._write(json.dumps({"ended": datetime.now(UTC).isoformat()}))
+
+    def _write(self, line: str) -> None:
+        content = rest = f"{line}\n".encode()
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while rest:  # a full disk accepts a part before it raises an error
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            os.truncate(self._folder.rounds_file, before)
+            raise
+        self._digest.update(content)
+
+    @property
+    def mark(self) -> Mapping[str, int | str]:
+        """Return the place after the last round, for the checkpoint; see `mark_of`."""
+        size = os.fstat(self._file.fileno()).st_size
+        return {"bytes": size, "sha256": self._digest.hexdigest()}
+
+    def flush(self) -> None:
+        """Flush rounds.jsonl to the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the files."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+
+def mark_of(content: bytes) -> Mapping[str, int | str]:
+    """Return a place in rounds.jsonl: the number of bytes before it, and their SHA-256."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def find_run_folders(folders: Sequence[Path]) -> list[Path]:
@@ -248,21 +320,6 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
     """Write the list of runs that a folder stands for, for example the runs of a table."""
     names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
     write_json(folder / LIST, {"runs": names})
-
-
-def round_line(round_: Round, costs: Costs) -> str:
-    """Return the line of a round in rounds.jsonl; raise ValueError if a number is not finite."""
-    tree = {**_ROUND.dump_python(round_, mode="json"), "costs": asdict(costs)}
-    return f"{json.dumps(tree, allow_nan=False)}\n"
-
-
-def end_line() -> str:
-    """Return the line in rounds.jsonl that follows the last round of a run."""
-    return f"{json.dumps({'ended': datetime.now(UTC).isoformat()})}\n"
-
-
-_END_BYTES = 200
-"""More bytes than the last line has."""
 
 
 def _is_end(line: bytes) -> bool:

@@ -21,8 +21,7 @@ from fedray.config import read_plugins
 from fedray.plugins import write_copies
 from fedray.results.difference import config_changes
 from fedray.results.record import DATA, DIVERGED, TableRecord
-from fedray.storage.claim import claimed
-from fedray.storage.files import explain_disk_full, results_home, store_home, write_atomic
+from fedray.storage.files import claimed, explain_disk_full, results_home, store_home, write_atomic
 from fedray.studies.cell import check_cells
 from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, untested_rows

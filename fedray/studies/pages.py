@@ -6,8 +6,7 @@ from fedray.results.pages.page import Section
 from fedray.results.pages.table import PAGE, write
 from fedray.results.pages.terminal import print_sections
 from fedray.results.record import DATA
-from fedray.storage.files import write_json
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed, write_json
 from fedray.storage.run_folder import write_run_list
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study

@@ -55,11 +55,11 @@ def read_measured(folder: Path, plan: StudyPlan, row: str) -> tuple[Measured, di
         bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
         partition=run.info.partition_sha256,
         data=run.info.data_sha256,
-        test_images=RunFolder(folder).test_images(),
-        versions=dict(run.info.versions),
+        test_images=sum(RunFolder(folder).partition().get("test_sizes", ())),
+        versions=dict(run.info.environment.versions),
         hardware=run.info.environment.hardware,
-        client_work=run.client_work,
-        server_work=run.server_work,
+        client_work=run.work("client"),
+        server_work=run.work("server"),
     )
     return measured, {name: replace(run.info.metric(name), name=name) for name in names}
 

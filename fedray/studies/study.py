@@ -23,8 +23,7 @@ from fedray.config import Tree, validate
 from fedray.results.design import Config
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured
-from fedray.storage.files import read_regular, write_json
-from fedray.storage.json_files import CHECKSUM, sealed, unsealed
+from fedray.storage.files import CHECKSUM, read_regular, sealed, unsealed, write_json
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import CellState, cell_state, next_runs

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 
 from fedray.base.units import size_of
 from fedray.config import EXPERIMENTS, flatten
-from fedray.storage.claim import is_claimed
 from fedray.storage.metric import BEST, HEADLINE, REPORTED, VALIDATION
 from fedray.storage.run import Round, Run, RunInfo, Status, data_name
 from fedray.storage.run_folder import RunFolder
@@ -71,8 +70,10 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     }
     hashes = {"partition_sha256": info.partition_sha256, "data_sha256": info.data_sha256}
     tags |= {name: value for name, value in hashes.items() if value is not None}
-    tags |= {f"version.{name}": text for name, text in info.versions.items() if name != "git"}
-    tags |= source_tags(f"fedray run {info.name}", info.versions)
+    tags |= {
+        f"version.{name}": text for name, text in info.environment.versions.items() if name != "git"
+    }
+    tags |= source_tags(f"fedray run {info.name}", info.environment.versions)
     return as_params(flatten(info.config)), tags
 
 
@@ -241,12 +242,12 @@ class TrackedRun:
         return None if self.seconds is None else self.started_ms + round(1000 * self.seconds)
 
 
-def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
+def tracked_run(folder: Path, going: bool = False) -> TrackedRun:
     """Read a run's folder and return the run's content in MLflow.
 
     Args:
         folder: the run's folder.
-        going: whether a process executes the run; None: one of this machine may.
+        going: whether a process executes the run.
 
     Raises:
         UserError: if the folder cannot be read.
@@ -257,7 +258,6 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
     params, tags = describe_run(info)
     tags |= {"fedray.folder": folder.name, "mlflow.source.name": f"fedray run {files.head}"}
     started = info.started.timestamp() if info.started is not None else 0.0
-    is_going = is_claimed(folder) if going is None else going
     ended: RunStatus = "FAILED" if files.error.is_file() else "KILLED"
     return TrackedRun(
         key=f"{info.identity[:16]}-{round(1e6 * started):x}",
@@ -265,7 +265,7 @@ def tracked_run(folder: Path, going: bool | None = None) -> TrackedRun:
         experiment=experiment_name(info.name, info.config),
         params=params,
         tags=tags,
-        status="FINISHED" if run.is_finished else "RUNNING" if is_going else ended,
+        status="FINISHED" if run.is_finished else "RUNNING" if going else ended,
         started_ms=round(1000 * started),
         seconds=run.costs.wall_seconds,
         rounds=run.rounds,

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 from fedray.base.errors import UserError
 from fedray.base.markdown import escape_html
-from fedray.storage.claim import is_claimed
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import describe, store
 from fedray.tracking.describe import SECONDS, TrackedRun, tracked_run
@@ -52,13 +51,13 @@ class Synced:
     problems: list[str] = field(default_factory=list)
 
 
-def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = None) -> Synced:
+def sync(folder: Path, uri: str, going: bool = False, sent: Sent | None = None) -> Synced:
     """Write to MLflow what it lacks of the folder of a run, or of a study and its runs.
 
     Args:
         folder: the folder of a run or study.
         uri: an absolute tracking URI.
-        going: whether a process executes it; None: if a process of this machine holds the folder.
+        going: whether a process executes it; what has not finished is KILLED otherwise.
         sent: filled with what has been sent; runs that have not changed since are passed over.
 
     Raises:
@@ -70,7 +69,7 @@ def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = 
     try:
         study = TrackedStudy.read(folder)
         if study is not None:
-            going, members = is_claimed(folder) if going is None else going, study.runs
+            members = study.runs
             parent = study.parent
             is_killed = parent.status == "RUNNING" and not going
             target.write(replace(parent, status="KILLED") if is_killed else parent, study)
@@ -84,9 +83,7 @@ def sync(folder: Path, uri: str, going: bool | None = None, sent: Sent | None = 
     return done
 
 
-def _sync_run(
-    target: _Target, name: str, member: TrackedMember, going: bool | None, sent: Sent
-) -> None:
+def _sync_run(target: _Target, name: str, member: TrackedMember, going: bool, sent: Sent) -> None:
     """Write the run in a folder, unless it has not begun, or not changed since it was sent."""
     if RunFolder(Path(name)).has_run:
         found = [entry for entry in os.scandir(name) if entry.is_file(follow_symlinks=False)]

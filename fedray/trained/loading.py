@@ -12,9 +12,9 @@ from fedray.base.errors import UserError, one_line
 from fedray.config import load_experiment
 from fedray.data import FederatedData, ImageSet
 from fedray.runtime.assembly import Assembly
-from fedray.storage.kept_models import Which, kept_models
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
+from fedray.storage.states import Which, kept_models
 from fedray.trained.model import TrainedModels
 
 
@@ -35,12 +35,14 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     files = RunFolder(folder)
     run = files.read()
     kept = kept_models(files, run)
-    chosen = which or next(iter(kept), None)
-    if chosen == "last" and "best" in kept and run.is_finished and kept["best"].round == run.done:
+    asks_best = run.info.config["keep"]["models"] in (None, "best")
+    chosen = which or ("best" if run.best is not None and (asks_best or "best" in kept) else "last")
+    best = kept["best"].facts["round"] if "best" in kept else None
+    if chosen == "last" and run.is_finished and best == run.done:
         chosen = "best"  # the last round is the best
-    if chosen is None or chosen not in kept:
-        raise UserError(_why_there_are_none(folder, run, which))
-    return TrainedModels(folder, without_data(folder), kept[chosen], _usable(device))
+    if chosen not in kept:
+        raise UserError(_why_there_are_none(folder, run, chosen if kept else None))
+    return TrainedModels(folder, without_data(folder), chosen, kept[chosen], _usable(device))
 
 
 def _usable(device: str) -> torch.device:

@@ -22,8 +22,8 @@ from fedray.models import Pixels
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly, image_keys
 from fedray.runtime.isolation import Isolation
-from fedray.storage.kept_models import KeptModels
 from fedray.storage.metric import BEST
+from fedray.storage.states import Commit, Which
 from fedray.trained.images import Images, Preprocessing
 
 BATCH = 500
@@ -232,14 +232,20 @@ class TrainedModels:
     Args:
         folder: the folder of the run.
         assembly: the components of the run, without images.
-        kept: the kept models.
+        which: the round of which they are.
+        kept: its commit.
         device: the device of the models.
     """
 
     def __init__(
-        self, folder: Path, assembly: Assembly, kept: KeptModels, device: torch.device
+        self,
+        folder: Path,
+        assembly: Assembly,
+        which: Which,
+        kept: Commit,
+        device: torch.device,
     ) -> None:
-        self.folder = folder
+        self.folder, self._which = folder, which
         self.assembly = assembly
         self.device = device
         self._kept = kept
@@ -247,13 +253,13 @@ class TrainedModels:
     @property
     def round(self) -> int:
         """Return the round after which the models were tested."""
-        return self._kept.round
+        return int(self._kept.facts["round"])
 
     @property
     def chosen(self) -> str:
         """Return how the round was chosen, as a text for people; "" for the last round."""
         select = self.assembly.experiment.report.select
-        return BEST[select] if self._kept.which == "best" else ""
+        return BEST[select] if self._which == "best" else ""
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -275,7 +281,7 @@ class TrainedModels:
     @property
     def is_global(self) -> bool:
         """Return True if all clients predict with one model."""
-        return self._kept.is_global
+        return bool(self._kept.facts["is_global"])
 
     def __len__(self) -> int:
         return self.assembly.experiment.data.clients
@@ -301,7 +307,7 @@ class TrainedModels:
 
     def _begun(self, client: int) -> LocalContext:
         context, algorithm = self._client(client), self.assembly.algorithm
-        tree, download = self._kept.state(client), self._kept.download(client)
+        tree, download = self._kept.find(client), self._kept.download(client)
         down = None if download is None else join_payload(*download, algorithm.downloads)
         seed = self.assembly.streams.entropy("layers/evaluate", round_=0, client=client)
         with Isolation(self.device).step(seed):  # as in the run's test

@@ -231,7 +231,7 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
     assert list(of_table.published) == [Path("old"), Path("older")]
     rows = plan_study("table", of_table.name).rows
     assert list(rows) == ["mine", "local", "fedavg", "fedproto"]
-    with pytest.raises(UserError, match="separates folders"):
+    with pytest.raises(UserError, match="cannot be the name of a file"):
         fedray.Table({**table, "name": "../mine"})
 
 

@@ -196,7 +196,6 @@ EQUAL = [
     partial(group_of_a_notebook, members="mlp cnn2"),
     fine_tuning_of_a_resumed_run,
     rounds_take_the_arguments_of_train,
-    partial(keep_changed_on_resume, before="last", after="best"),
     partial(keep_changed_on_resume, before="best", after="last"),
     run_changes_the_process,
     buffers_that_are_not_saved_travel,
@@ -247,7 +246,7 @@ def operation_that_cannot_be_batched(out):
 
 REFUSED = {
     operation_that_cannot_be_batched: "set stacked=1",
-    partial(keep_changed_on_resume, before="last", after="best", until=2): "keep.models was last",
+    partial(keep_changed_on_resume, before="last", after="best"): "has no models of a best round",
     partial(
         phase_without_validation,
         first={"name": "dominant_class", "shots": 4},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -200,9 +201,7 @@ def test_labels_outside_the_class_list(refused, tmp_path):
 def test_a_gpu_where_there_is_none(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.devices.accelerator", lambda: None)
     error = refused("local_digits", "gpus=0.5")
-    assert error == (
-        "gpus=0.5, but torch finds no accelerator on this machine (cuda, xpu, mps); set gpus=0"
-    )
+    assert re.match("gpus=0.5, but torch .* finds no accelerator on .*, or set gpus=0$", error)
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
     error = refused("local_digits", "gpus=0.5", "workers=2", executor="ray")
     assert error == (

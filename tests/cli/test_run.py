@@ -272,7 +272,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     assert main([*QUICK, "--out", str(out), *SERIAL]) == 0
     before = (out / "run.json").read_text()
-    monkeypatch.setattr("fedray.storage.claim.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("fedray.storage.files.LOCK_SECONDS", 0.1)
     other = (
         "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
         "print('held', flush=True); sys.stdin.read()"

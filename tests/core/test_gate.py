@@ -139,7 +139,7 @@ def test_numbers_and_bytes_by_kind():
     assert traffic.params == {"prototypes": 3 * D, "statistics": 3 + 1, "weights": 24 + 1}
     # int64 counts and steps take 8 bytes, a plain number 4
     assert traffic.bytes == {"prototypes": 4 * 3 * D, "statistics": 24 + 4, "weights": 4 * 24 + 8}
-    assert traffic.total_params == 24 + 4 + 25
+    assert sum(traffic.params.values()) == 24 + 4 + 25
     assert traffic.total_bytes == 96 + 28 + 104
 
 
@@ -180,9 +180,11 @@ def test_only_uploads_are_quantised():
 
 
 def test_traffic_adds_up_by_kind():
-    total = Traffic({"weights": 2}, {"weights": 8}) + Traffic(
-        {"weights": 1, "prototypes": 5}, {"weights": 4, "prototypes": 20}
+    parts = (
+        Traffic({"weights": 2}, {"weights": 8}),
+        Traffic({"weights": 1, "prototypes": 5}, {"weights": 4, "prototypes": 20}),
     )
+    total = Traffic.total(parts)
     assert total.params == {"prototypes": 5, "weights": 3}
     assert total.bytes == {"prototypes": 20, "weights": 12}
 

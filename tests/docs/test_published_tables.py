@@ -12,7 +12,7 @@ from pages import ROOT
 from _build.published import FOLDER, published, published_pages
 from fedray.base.errors import UserError
 from fedray.cli.diff import changes_of_study
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 
 NAME = "dp2fl_table1"
 

@@ -10,7 +10,7 @@ from _build.results import details, not_run, summary, take, with_part
 from fedray.base.errors import UserError
 from fedray.config import validate
 from fedray.results.record import TableRecord
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 
 DESIGN = {
     "name": "tiny",

@@ -9,7 +9,7 @@ from image_files import encode, structs, write_names, write_table
 from PIL import Image
 from small import numbers, on_workers
 
-from fedray.runtime.memory import peak_rss
+from fedray.runtime.devices import peak_rss
 from fedray.runtime.resolve import resolve
 
 CLIENTS = 1000

@@ -24,9 +24,8 @@ from fedray import run
 from fedray.runtime import cluster
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFolder, RunWriter
 from fedray.storage.states import Commit, StateStore
-from fedray.storage.writer import RunWriter
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 LONGER = ("local_epochs=12", "rounds=4")

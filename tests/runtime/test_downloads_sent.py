@@ -34,11 +34,13 @@ def send():
         executor._pool = SimpleNamespace(ready=lambda: workers)
         executor._experiment, executor.states = "{}", StateStore()
         executor._architectures, executor._rate = ["mlp"] * CLIENTS, {"mlp": 1e-6}
-        executor._sizes = [(0, [10] * CLIENTS)]
+        data = SimpleNamespace(at=lambda round_: SimpleNamespace(train=["ten images"] * CLIENTS))
         experiment = SimpleNamespace(stacked=1, gpus=0)
-        executor._assembly = SimpleNamespace(experiment=experiment, model_numbers=1, identity="")
+        executor._assembly = SimpleNamespace(
+            experiment=experiment, model_numbers=1, identity="", data=data
+        )
         blocks = executor._blocks(task, "client_update", 1, down)
-        return [share for _, share in executor._shares(1, blocks, down)]
+        return [share for _, share in executor._shares(task, 1, blocks, down)]
 
     return send
 

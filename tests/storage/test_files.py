@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -17,14 +16,15 @@ from fedray.storage.files import (
     check_name,
     file_name,
     new_place,
+    parse_typed,
     read_regular,
     read_text,
+    read_typed,
     replace_whole,
     write_atomic,
     write_json,
     write_rows,
 )
-from fedray.storage.json_files import parse_typed, read_typed
 
 
 def test_default_cache_folder(monkeypatch):
@@ -94,26 +94,14 @@ def test_runs_that_begin_in_the_same_second_get_different_folders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    "name",
     [
-        ("", "is empty"),
-        (" a", "begins or ends with a blank"),
-        ("a\nb", "unprintable"),
-        ("a\0b", "unprintable"),
-        ("\udcff", "unprintable"),
-        ("../../escape", "separates folders"),
-        ("a\\b", "separates folders"),
-        ("C:x", "separates folders"),
-        (".", "begins with '.'"),
-        ("..", "begins with '.'"),
-        (".hidden", "begins with '.'"),
-        ("-rf", "begins with '-'"),
-        ("~root", "begins with '~'"),
-        ("é" * 51, "is longer than 100 bytes"),
+        *("", " a", "a\nb", "a\0b", "\udcff", "../../escape", "a\\b", "C:x", ".", ".."),
+        *(".hidden", "-rf", "~root", "\u00e9" * 51),
     ],
 )
-def test_names_that_no_file_is_made_of(name, wrong):
-    with pytest.raises(UserError, match=re.escape(wrong)):
+def test_names_that_no_file_is_made_of(name):
+    with pytest.raises(UserError, match="cannot be the name of a file"):
         check_name(name)
 
 
@@ -129,22 +117,6 @@ def test_any_text_as_part_of_a_file_s_name(tmp_path):
         path.mkdir()
         assert path.resolve().parent == tmp_path
     assert file_name("algorithm.lambda=7,tau=0.1") == "algorithm.lambda=7,tau=0.1"
-
-
-def test_a_file_that_a_user_gives(tmp_path):
-    large, fifo, bad = tmp_path / "large", tmp_path / "fifo", tmp_path / "bad"
-    large.write_text("x" * 101)
-    os.mkfifo(fifo)
-    bad.write_bytes(b"\xff")
-    for path, wrong in [
-        (large, "has 101 bytes, expected at most 100"),
-        (fifo, "is not a regular file"),
-        (tmp_path, "is not a regular file"),
-        (bad, "cannot be read"),
-        (tmp_path / "none", "cannot be read"),
-    ]:
-        with pytest.raises(UserError, match=wrong):
-            read_text(path, "the file", 100)
 
 
 # --- users' JSON -------------------------------------------------------------------------------
@@ -193,17 +165,15 @@ def test_json_is_read_as_its_type():
         parse_typed('["1"]', list[int], "here", "")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_files_of_notepad_and_powershell_are_read(tmp_path, encoding):
-    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
-    content = mark + '["caf\u00e9", "\u732b"]'.encode(encoding)
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    content = '["caf\u00e9", "\u732b"]'.encode("utf-8-sig")
     (tmp_path / "names.json").write_bytes(content)
     assert read_typed(tmp_path / "names.json", list[str], "the file", "") == ["café", "猫"]
     assert read_text(tmp_path / "names.json", "the file", 100) == '["café", "猫"]'
     assert parse_typed(content, list[str], "the text", "") == ["café", "猫"]
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfea", b"\xff\xfe\x00\xd8", b"\xff", b"caf\xe9"])
+@pytest.mark.parametrize("content", [b"\xff\xfea\0", b"caf\xe9"])
 def test_other_encodings_are_refused(tmp_path, content):
     (tmp_path / "names.json").write_bytes(content)
     with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
@@ -251,3 +221,5 @@ def test_a_file_is_measured_before_it_is_read(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, expected at most 1,073,7"):
         read_regular(tmp_path / "large")
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        read_text(tmp_path / "none", "the file", 100)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,36 +16,37 @@ from fedray.base.errors import UserError
 from fedray.storage import cache as node_cache
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 
-NAMES = ("pixels", "labels")
+PIXELS = np.random.default_rng(0).integers(1, 256, (90, 3, 40, 40), np.uint8)
 
 
 class Maker:
-    """Makes two arrays, one of them in its file, and counts how often."""
+    """Makes three arrays, one of them in its file, and counts how often."""
 
     def __init__(self):
         self.made = 0
 
     def __call__(self, making: Arrays) -> None:
         self.made += 1
-        random = np.random.default_rng(0)
-        shape = (90, 3, 40, 40)
         given_up = making.allocate("pixels", (4, 4), "u1")  # as when an image has colour
         given_up[:] = 7
-        making.allocate("pixels", shape, "u1")[:] = random.integers(1, 256, shape, np.uint8)
+        making.allocate("pixels", PIXELS.shape, "u1")[:] = PIXELS
         assert (given_up == 7).all(), "still mapped"
+        assert making.allocate("none", (0, 3), "f4").shape == (0, 3)
         making.save("labels", np.arange(90) % 3)
+        (making.folder / "words.txt").write_text("one")
         making.content = {"names": ["cat", "dog", "eel"]}
 
 
-def kept(make: Callable[[Arrays], None]) -> Arrays:
+def kept(make) -> Arrays:
     return kept_arrays("things", "k", "small things", make)
 
 
-@pytest.fixture
-def expected(tmp_path) -> dict[str, np.ndarray]:
-    making = Arrays(tmp_path, "small things")
-    Maker()(making)
-    return {name: np.array(array) for name, array in making.arrays.items()}
+def assert_whole(found: Arrays) -> None:
+    assert np.array_equal(found.arrays["pixels"], PIXELS)
+    assert found.arrays["labels"].tolist() == [n % 3 for n in range(90)]
+    assert found.arrays["none"].shape == (0, 3)
+    assert found.content == {"names": ["cat", "dog", "eel"]}
+    assert (found.folder / "words.txt").read_text() == "one"
 
 
 @pytest.fixture
@@ -60,39 +60,15 @@ def folder(make, cache) -> Path:
     return kept(make).folder
 
 
-def same(found: Arrays, expected: dict[str, np.ndarray]) -> bool:
-    return (
-        found.arrays.keys() == expected.keys()
-        and all(np.array_equal(found.arrays[name], expected[name]) for name in expected)
-        and found.content == {"names": ["cat", "dog", "eel"]}
-    )
-
-
-# --- made once -----------------------------------------------------------------------------------
-
-
-def test_arrays_are_made_once_and_mapped_read_only(make, folder, cache, expected):
+def test_arrays_are_made_once_and_mapped_read_only(make, folder, cache):
     again = kept(make)
     assert make.made == 1
-    assert same(again, expected)
-    for array in again.arrays.values():
-        assert isinstance(array, np.memmap)
-        assert not array.flags.writeable
+    assert_whole(again)
+    assert not any(array.flags.writeable for array in again.arrays.values())
     picked = again.arrays["pixels"][np.array([3, 1])]
     assert type(picked) is np.ndarray
     assert picked.flags.writeable
     assert {path.name for path in (cache / "things").iterdir()} <= {"k", "k.lock"}
-
-
-def test_an_array_without_values_and_other_files_are_kept_too():
-    def make(making: Arrays) -> None:
-        assert making.allocate("none", (0, 3), "f4").shape == (0, 3)
-        (making.folder / "words.txt").write_text("one")
-
-    for _ in range(2):
-        found = kept(make)
-        assert found.arrays["none"].shape == (0, 3)
-        assert (found.folder / "words.txt").read_text() == "one"
 
 
 def test_a_name_follows_the_content():
@@ -102,45 +78,77 @@ def test_a_name_follows_the_content():
     assert all(len(key) == 32 for key in keys)
 
 
-def test_a_killed_writer_leaves_nothing_that_is_read(make, cache, monkeypatch, expected):
-    def killed(*args, **kwargs):
-        raise KeyboardInterrupt
+def stopped(error: BaseException):
+    def stop(*args, **kwargs):
+        raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(node_cache, "write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "expected"),
+    [
+        ("write_json", KeyboardInterrupt(), (KeyboardInterrupt, None)),
+        ("sync", OSError(28, "No space left"), (UserError, "small things .*No space left.*CACHE")),
+        ("FileLock", OSError(13, "Permission"), (UserError, "small things cannot .*Permission")),
+    ],
+)
+def test_what_stops_a_writer_leaves_nothing_that_is_read(make, cache, place, error, expected):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_cache, place, stopped(error))
+        with pytest.raises(expected[0], match=expected[1]):
             kept(make)
-    assert not (cache / "things" / "k").exists()
-    left = cache / "things" / "k.tmp-killed"  # by a process that could not clean up
-    left.mkdir()
-    assert same(kept(make), expected)
-    assert not left.exists()
+    assert not [path for path in (cache / "things").iterdir() if path.is_dir()]
+    (cache / "things" / "k.tmp").mkdir()  # by a process that could not clean up
+    assert_whole(kept(make))
+    assert not (cache / "things" / "k.tmp").exists()
 
 
 def test_an_error_while_making_passes_through_and_frees_the_lock(make):
-    def broken(making: Arrays) -> None:
-        raise FileNotFoundError(2, "No such file", "image 7")
-
     with pytest.raises(FileNotFoundError, match="image 7"):
-        kept(broken)
+        kept(stopped(FileNotFoundError(2, "No such file", "image 7")))
     kept(make)
 
 
-def test_a_folder_that_cannot_be_written(make, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
-    with pytest.raises(match=r"small things cannot be written .*set FEDRAY_CACHE"):
-        kept(make)
+def test_an_array_that_exceeds_the_disk_is_refused_before_it_is_made(cache, monkeypatch):
+    usage = SimpleNamespace(total=10, used=9, free=1_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(UserError, match=r"things cannot be written .*No space left on device"):
+        kept(lambda making: making.allocate("x", (2_000,), "u1"))
+    assert not list(cache.rglob("*.npy"))
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(make, cache, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
+def written(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"small things .*No space left on device.*set FEDRAY_CACH"):
-        kept(make)
-    assert not [path for path in (cache / "things").iterdir() if path.is_dir()]
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        shutil.rmtree,
+        *[(lambda f, n=name: (f / n).unlink()) for name in ("pixels.npy", "meta.json")],
+        written("labels.npy", b""),
+        lambda f: os.truncate(f / "pixels.npy", 300_000),
+        *[written("meta.json", content) for content in (b"", b"[]", b"{}", b"\xff\xfe")],
+    ],
+)
+def test_a_folder_that_is_not_whole_is_made_again(folder, make, damage):
+    damage(folder)
+    for _ in range(2):
+        assert_whole(kept(make))
+        assert make.made == 2
+
+
+def test_an_edit_that_keeps_the_size_is_not_noticed(folder, make):
+    np.save(folder / "labels.npy", np.zeros(90, np.int64))
+    assert (kept(make).arrays["labels"] == 0).all()
+    assert make.made == 1
+
+
+def test_a_cache_that_can_only_be_read_is_read(folder, make, monkeypatch):
+    monkeypatch.setattr(node_cache, "FileLock", stopped(PermissionError(13, "Permission denied")))
+    assert_whole(kept(make))
+    assert make.made == 1
 
 
 _CHILD = """
@@ -174,74 +182,3 @@ def test_two_processes_make_once(tmp_path):
     assert [child.communicate(timeout=200)[0] for child in children] == ["36\n"] * 2
     assert [child.returncode for child in children] == [0, 0]
     assert log.read_text() == "made\n"
-
-
-# --- damage --------------------------------------------------------------------------------------
-
-
-def written(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
-
-
-DAMAGES = [
-    *[(lambda f, n=name: (f / f"{n}.npy").unlink()) for name in NAMES],
-    *[written(f"{name}.npy", b"") for name in NAMES],
-    lambda f: os.truncate(f / "pixels.npy", 300_000),
-    lambda f: (f / "pixels.npy").open("ab").write(b"more"),
-    lambda f: (f / "meta.json").unlink(),
-    *[written("meta.json", content) for content in (b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe")],
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_folder_that_is_not_whole_is_made_again(folder, make, expected, damage):
-    damage(folder)
-    for _ in range(2):
-        assert same(kept(make), expected)
-        assert make.made == 2
-
-
-def test_a_folder_that_is_gone_is_made_again(folder, make, expected):
-    shutil.rmtree(folder)
-    assert same(kept(make), expected)
-    assert make.made == 2
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_cache_that_can_only_be_read(folder, make, monkeypatch, expected, damaged):
-    if damaged:
-        (folder / "pixels.npy").unlink()
-
-    def refused(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(node_cache, "node_lock", refused)
-    if damaged:
-        with pytest.raises(UserError, match=r"cannot be written below .*Permission denied"):
-            kept(make)
-    else:
-        assert same(kept(make), expected)
-    assert make.made == 1
-
-
-def test_an_edit_that_keeps_the_size_is_not_noticed(folder, make, expected):
-    edited = np.zeros(90, expected["labels"].dtype)
-    np.save(folder / "labels.npy", edited)
-    assert (kept(make).arrays["labels"] == 0).all()
-    assert make.made == 1
-
-
-# --- space ---------------------------------------------------------------------------------------
-
-
-def allocate(cache, size):
-    """Make a cache folder with one array of so many bytes."""
-    return kept_arrays("t", content_key(size), "things", lambda a: a.allocate("x", (size,), "u1"))
-
-
-def test_an_array_that_exceeds_the_disk_is_refused_before_it_is_made(cache, monkeypatch):
-    usage = SimpleNamespace(total=10, used=9, free=1_000)
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    with pytest.raises(match=r"things cannot be written .*No space left on device"):
-        allocate(cache, 2_000)
-    assert not list(cache.rglob("*.npy"))

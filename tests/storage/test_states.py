@@ -16,8 +16,15 @@ from fedray.base.errors import UserError
 from fedray.base.trees import Snapshot
 from fedray.core import ClientState, Flat
 from fedray.storage import states
-from fedray.storage.state_files import StateFile, write_states
-from fedray.storage.states import Commit, Pin, StateStore, latest_round, new_path
+from fedray.storage.states import (
+    Commit,
+    Pin,
+    StateFile,
+    StateStore,
+    latest_round,
+    new_path,
+    write_states,
+)
 
 FACTS = {"identity": "this experiment"}
 

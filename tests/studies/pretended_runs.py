@@ -12,8 +12,7 @@ from fedray.results.pages.page import markdown
 from fedray.results.pages.table import table_page
 from fedray.results.record import DATA, DIVERGED, TableRecord
 from fedray.storage.environment import Environment
-from fedray.storage.files import write_json
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed, write_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
 from fedray.studies.outcome import outcome

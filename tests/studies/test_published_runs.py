@@ -13,7 +13,7 @@ from sweeps import asked
 
 from fedray.plugins import use
 from fedray.results.design import Place
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
 from fedray.table import main

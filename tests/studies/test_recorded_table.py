@@ -9,7 +9,7 @@ from pathlib import Path
 from fedray.results.pages.page import markdown
 from fedray.results.pages.table import table_page, with_figure
 from fedray.results.record import TableRecord
-from fedray.storage.json_files import sealed
+from fedray.storage.files import sealed
 from fedray.studies.pages import write_table
 
 RECORDED = Path(__file__).parent / "recorded_table"

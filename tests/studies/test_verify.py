@@ -15,7 +15,7 @@ from written_runs import write_whole
 from fedray.results.difference import Gap, gaps, verdict
 from fedray.results.record import TableRecord
 from fedray.storage.environment import Environment
-from fedray.storage.json_files import sealed, unsealed
+from fedray.storage.files import sealed, unsealed
 from fedray.storage.run_folder import RunFolder, find_run_folders
 
 ONE, OTHER = "a processor (AVX2)", "a processor (AVX512)"

@@ -14,7 +14,6 @@ from sqlalchemy.engine import make_url
 from fedray.base.errors import UserError
 from fedray.config import flatten
 from fedray.runtime.resolve import from_tree
-from fedray.storage.claim import claimed
 from fedray.storage.environment import Environment, versions
 from fedray.storage.run import Round
 from fedray.tracking.describe import (
@@ -151,8 +150,6 @@ def test_a_folder_keeps_its_key_when_it_moves_and_goes_on(tmp_path: Path) -> Non
 
 def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", make_run(2, of=4))
-    with claimed(folder):
-        assert tracked_run(folder).status == "RUNNING"
     assert tracked_run(folder).status == "KILLED"
     (folder / "error.txt").write_text("an error")
     assert tracked_run(folder).status == "FAILED"

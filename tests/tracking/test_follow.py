@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from commands import run as run_command
 
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter
 from fedray.tracking import follow
 from fedray.tracking.follow import tracking
 from tests.tracking.runs import Held, make_run, wait_until, write_run

@@ -16,7 +16,6 @@ from commands import upload
 from filelock import FileLock
 
 from fedray.config import flatten
-from fedray.storage.claim import claimed
 from fedray.tracking.describe import TrackedRun, as_params, grouped
 from fedray.tracking.study import TrackedMember, TrackedStudy
 from fedray.tracking.sync import sync
@@ -222,9 +221,6 @@ def test_a_study_goes_on_until_its_process_ends(tmp_path: Path, uri: str) -> Non
     sent: dict[str, object] = {}
     sync(home, uri, going=True, sent=sent)
     assert statuses() == {"sweep-1": "RUNNING", "lr=0.1": "FINISHED", "lr=0.2": "RUNNING"}
-    with claimed(home):
-        sync(home, uri)
-    assert statuses()["sweep-1"] == "RUNNING"
     sync(home, uri, going=False, sent=sent)
     assert statuses() == {"sweep-1": "KILLED", "lr=0.1": "FINISHED", "lr=0.2": "KILLED"}
 

@@ -28,11 +28,9 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.storage.kept_models import KeptModels, Which, kept_models
 from fedray.storage.run import Costs, Round
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.states import StateStore, latest_round
-from fedray.storage.writer import RunWriter
+from fedray.storage.run_folder import RunFolder, RunWriter
+from fedray.storage.states import Commit, StateStore, Which, kept_models, latest_round
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
@@ -194,14 +192,14 @@ def trained(assemble, tmp_path):
     return trained
 
 
-def kept_of(out: Path) -> dict[str, KeptModels]:
+def kept_of(out: Path) -> dict[Which, Commit]:
     folder = RunFolder(out)
     return kept_models(folder, folder.read())
 
 
 def metas(out: Path) -> dict[str, int]:
     """Which models are kept, and of which rounds."""
-    return {which: models.round for which, models in kept_of(out).items()}
+    return {which: models.facts["round"] for which, models in kept_of(out).items()}
 
 
 def choose_round(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +275,7 @@ def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
 
 
 def test_a_global_model_is_stored_once_however_many_clients(trained):
-    pin = kept_of(trained("fedavg"))["best"]._commit.facts
+    pin = kept_of(trained("fedavg"))["best"].facts
     assert (len(pin["downloads"]), pin["of_client"]) == (1, [0] * 4)
 
 
@@ -301,7 +299,7 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 def test_damage_is_said(trained):
     out = trained()
     file = out / "states" / "best.json"
-    for name in kept_of(out)["best"]._commit.files:
+    for name in kept_of(out)["best"].files:
         content = (out / "states" / name).read_bytes()
         (out / "states" / name).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="is damaged"):

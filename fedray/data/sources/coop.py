@@ -17,8 +17,7 @@ from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.known import CoOpLayout, known_sets
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.files import read_text
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_text, read_typed
 
 _AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))
 """The official lists of FGVC-Aircraft, the one set without a split file of CoOp's."""

@@ -12,7 +12,7 @@ from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.folders import folders_of, images_in, split_of, with_official_test
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 _Names = Annotated[list[str], Field(min_length=2, max_length=256)]
 _EXPECTED = 'expected a list of two to 256 different names, ["background", ...]'

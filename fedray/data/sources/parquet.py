@@ -15,7 +15,7 @@ from fedray.data.folders import files_below, split_of, status_of, with_official_
 from fedray.data.imageset import TRAIN
 from fedray.data.listing import Lazily
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.json_files import parse_typed, read_typed
+from fedray.storage.files import parse_typed, read_typed
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from filelock import FileLock
 
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions, decoding_reason
@@ -14,7 +15,7 @@ from fedray.data.folders import files_below
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.known import known
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.storage.files import cache_folder, node_lock
+from fedray.storage.files import cache_folder
 
 
 class _TorchVision(Source):
@@ -44,7 +45,8 @@ class _TorchVision(Source):
                 f"{Path(self.folder).parts[0]}, or set data.download=true"
             )
         try:
-            with node_lock(root / f".{self.name}"):
+            root.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / f".{self.name}.lock"):
                 self._open(root, download=True)
         except (OSError, RuntimeError) as error:
             raise UserError(

@@ -16,7 +16,7 @@ from fedray.language.encoders.weights import (
     hub_folder,
     unreachable,
 )
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 Pooling = Literal["cls", "mean"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import UserError, one_line
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 CLIP_CONFIG = "config.json"
 """The configuration of a model of transformers."""

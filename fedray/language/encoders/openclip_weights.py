@@ -35,7 +35,7 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
-from fedray.storage.json_files import read_typed
+from fedray.storage.files import read_typed
 
 _WEIGHTS = (
     "open_clip_model.safetensors",

@@ -120,7 +120,7 @@ def recorded_costs(run: Run) -> list[Cost]:
         Traffic(*({kind: round(n / count) for kind, n in of.items()} for of in parts))
         for parts in ((way.params, way.bytes) for way in (done.up, done.down))
     )
-    for cost, work in ((client, run.client_work), (server, run.server_work)):
+    for cost, work in ((client, run.work("client")), (server, run.work("server"))):
         cost.trained = 0 if work is None else round(work.parameters)
     return [client, server]
 
@@ -198,9 +198,10 @@ class _CountingExecutor(SerialExecutor):
             cost, payload = self._shown[client], down[client]
             sent = Traffic() if payload is None else self._gate.down(payload)[1]
             if round_ == 0:
-                cost.first += int(sent.total_params + reply.traffic.total_params)
+                cost.first += int(sum(sent.params.values()) + sum(reply.traffic.params.values()))
             else:
-                cost.down, cost.up = cost.down + sent, cost.up + reply.traffic
+                cost.down = Traffic.total([cost.down, sent])
+                cost.up = Traffic.total([cost.up, reply.traffic])
             cost.trained = max(cost.trained, int(reply.work.parameters))
         return replies, total
 

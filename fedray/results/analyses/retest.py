@@ -33,14 +33,13 @@ from fedray.results.pages.page import Section
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
 from fedray.runtime.resolve import from_tree
+from fedray.runtime.resume import run_info
 from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import run_info
 from fedray.storage.files import file_name
 from fedray.storage.metric import HEADLINE, REPORTED
 from fedray.storage.run import Costs, Round
-from fedray.storage.run_folder import RunFolder
+from fedray.storage.run_folder import RunFolder, RunWriter
 from fedray.storage.states import Checkpoint
-from fedray.storage.writer import RunWriter
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
 """Keys of every experiment that do not affect training."""

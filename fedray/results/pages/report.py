@@ -571,7 +571,7 @@ def _origin(groups: Iterable[RunGroup]) -> Section:
                     str(loaded.seed),
                     str(max(run.done, 0)),
                     time_of(run.costs.wall_seconds),
-                    info.versions.get("git", "?"),
+                    info.environment.versions.get("git", "?"),
                     *((sha or "?")[:12] for sha in hashes),
                 ]
             )
@@ -579,7 +579,7 @@ def _origin(groups: Iterable[RunGroup]) -> Section:
         f"{name} {version}"
         for member in groups
         for loaded in member.runs
-        for name, version in loaded.run.info.versions.items()
+        for name, version in loaded.run.info.environment.versions.items()
         if name != "git"
     )
     return Section("Origin of the numbers", [", ".join(packages)], header, rows)
