@@ -47,7 +47,6 @@ from fedray.results.design import (
     Select,
     Tuning,
 )
-from fedray.results.paired import TestKind
 from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric
 from fedray.studies.plan import StudyPlan, known_metrics
@@ -179,7 +178,7 @@ class StudyKeys(Frozen):
     tuning: Tuning = Tuning()
     """`configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
     report: Reporting = Reporting()
-    """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
+    """`seeds`, `rounds`, `looks`: see `Reporting`."""
     scales: Tree = Field(default_factory=lambda: {"laptop": {}})
     """laptop: minutes; desktop: a night on a few cores; paper: GPUs; printed: what differs from the
     rule of `fedray.studies.printed`. See `Scale` and `TableScale`."""
@@ -229,9 +228,6 @@ class TableKeys(StudyKeys):
     """Sentences about rows or columns, by name, printed below the table."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
     """Confidence level of the intervals; verdicts err with probability 1 - confidence at most."""
-    test: TestKind = "fixed"
-    """`fixed`: Student's paired t-test, corrected for earlier looks at the verdicts; `anytime`: a
-    less powerful test that allows adding seeds until a claim is decided."""
 
 
 class StudyFile(NamedTuple):
@@ -334,7 +330,7 @@ def _scale(label: str, tree: Any, kind: Kind, where: str) -> Scale:
 
 
 def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
-    """Sort keys into those of the study (`tuning.*`, `report.*`, `select`, `test`) and others."""
+    """Sort keys into those of the study (`tuning.*`, `report.*`, `select`) and others."""
     assignments: Tree = {"set": {}, "tuning": {}, "report": {}}
     for key, value in pairs:
         part, _, inner = key.partition(".")
@@ -342,8 +338,6 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
             assignments["report"]["seeds"] = _seeds_in(value)
         elif key in ("select", "report.select"):
             assignments["select"] = value
-        elif key == "test":
-            assignments["test"] = value
         elif part == "tuning" and inner:
             assignments["tuning"][inner] = value
         elif part == "report" and inner in Reporting.model_fields:
@@ -435,15 +429,6 @@ def _laid(tree: Tree, scale: Scale, asked: Tree, picked: Sequence[str], where: s
                 laid[key] = {**laid.get(key, {}), **value}
             elif value is not None:
                 laid[key] = value
-    seeds = asked.get("report", {}).get("seeds")
-    if isinstance(seeds, list) and "looked_at" not in asked["report"]:
-        planned = Reporting(**{**tree.get("report", {}), **scale.report}).seeds
-        laid["report"]["looked_at"] = [
-            kept
-            for look in laid["report"].get("looked_at", ())
-            if (kept := [seed for seed in look if seed in seeds])
-            and (len(kept) < len(seeds) or set(planned) <= set(look))
-        ]
     if isinstance(scale, TableScale):
         laid |= _laid_rows(laid, scale.rows, picked, where)
         if laid.get("curve"):
@@ -602,12 +587,6 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
     if tuning.at is not None and tuning.at not in plan.columns:
         near = nearest(tuning.at, plan.columns)
         raise UserError(f"{where}.tuning.at: there is no column {shown(tuning.at)}.{near}")
-    for look in plan.report.looked_at:
-        if not look or not set(look) <= set(plan.report.seeds):
-            raise UserError(
-                f"{where}.report.looked_at: {shown(look)} must be seeds of the report: those whose "
-                "verdicts were known when others were added or the table was changed"
-            )
     _check_tuned(plan, where)
     _check_columns(plan, where)
     _check_metrics(plan, where)
@@ -797,7 +776,7 @@ def _table_parts(
         "columns": {n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
         "curve": next(iter(study.curve), None),
         "claims": [] if label == PRINTED else claims,
-        **{key: getattr(study, key) for key in ("paper", "test", "glosses", "confidence")},
+        **{key: getattr(study, key) for key in ("paper", "glosses", "confidence")},
     }
 
 

@@ -46,7 +46,7 @@ def as_printed(tree: Tree, where: str) -> Tree:
             f"{', '.join(scales) or 'laptop'}"
         )
     paper, own = _mapping(scales[PAPER]), _mapping(scales.get(PRINTED))
-    study = {key: value for key, value in tree.items() if key not in ("claims", "test", "report")}
+    study = {key: value for key, value in tree.items() if key not in ("claims", "report")}
     scale = {key: value for key, value in paper.items() if key not in ("report", "hours")}
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}

@@ -78,7 +78,7 @@ def _chosen_on_the_test(here):
         ({"seeds": []}, r"expected different whole numbers from 0.*found \[\]"),
         ({"scales": {}}, "scales is empty"),
         ({"rows": {"mine": "fedavg"}}, "sweep tiny: rows is for tables; leave it out"),
-        ({"test": "anytime"}, "sweep tiny: test is for tables; leave it out"),
+        ({"confidence": 0.9}, "sweep tiny: confidence is for tables; leave it out"),
         (
             {"scales": laptop(columns={"a": {}})},
             "unknown key 'columns' in sweep tiny.scales.laptop",

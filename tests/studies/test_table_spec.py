@@ -400,12 +400,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             {"report": {"seeds": [1, 1]}},
             r"table tiny\.report\.seeds: expected different .*found \[1, 1\]",
         ),
-        (
-            {"report": {"looked_at": [[]]}},
-            r"tiny\.report\.looked_at: \[\] must be seeds of the report",
-        ),
-        ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] must be seeds of the report"),
-        ({"report": {"looked_at": [0]}}, r"table tiny\.report\.looked_at"),
+        ({"report": {"looks": -1}}, r"table tiny\.report\.looks"),
         ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
@@ -505,36 +500,6 @@ def test_what_the_command_line_may_not_set(write, words, message):
     write()
     with pytest.raises(UserError, match=message):
         plan_words("table", "tiny", words)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "looks"),
-    [
-        ("[0,1,2,3,4]", [[0], [0, 1]]),
-        ("[1,2]", [[1]]),
-        ("[0,1]", [[0]]),
-        ("[5,6]", []),
-    ],
-)
-def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, looks):
-    write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1]]})
-    assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
-
-
-@pytest.mark.parametrize(
-    ("seeds", "looks"),
-    [
-        ("[0,1,2]", [[0], [0, 1, 2]]),
-        ("[2,1]", [[1, 2]]),
-        ("[0,1,2,3]", [[0], [0, 1, 2]]),
-        ("[5]", []),
-    ],
-)
-def test_a_look_at_all_seeds_before_the_table_changed_counts_for_the_command_lines_seeds(
-    write, seeds, looks
-):
-    write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1, 2]]})
-    assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
 def test_an_empty_list_of_claims_claims_nothing(write):
