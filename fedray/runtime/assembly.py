@@ -23,12 +23,7 @@ from fedray.core import (
     TrainingConfig,
     algorithms,
 )
-from fedray.data import (
-    FederatedData,
-    ImageSet,
-    ReadOptions,
-    load_images,
-)
+from fedray.data import FederatedData, ImageSet, ReadOptions, load_images
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import with_global_test
 from fedray.data.public import PublicData

@@ -7,12 +7,7 @@ from importlib.util import find_spec
 
 from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.core import (
-    Algorithm,
-    HyperParameters,
-    algorithms,
-    takes_equal_mean,
-)
+from fedray.core import Algorithm, HyperParameters, algorithms, takes_equal_mean
 from fedray.core.gate import exempt_fields
 from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
