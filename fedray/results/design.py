@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator
 
-from fedray.base.errors import UserError, nearest, shown
+from fedray.base.errors import shown
 from fedray.config import FileName, Frozen, Seed, Tree, override
 from fedray.results.claims import ALL, MEAN, Claim, parse_claims
 from fedray.results.paired import PairedTest, Side
@@ -95,26 +95,16 @@ class PaperNumbers(Frozen):
     """By row, then by column: a mean, or [mean, spread]. `"*"` stands for all other columns, `mean`
     for the paper's mean over columns. A row without columns has one number for all columns."""
 
-    def check(self, rows: Sequence[str], where: str) -> None:
-        """Raise an error for entries that are no numbers or belong to an unknown row.
-
-        Columns are not checked, because they may belong to other scales.
-
-        Raises:
-            UserError: naming the entry.
-        """
-        for row, columns in self.numbers.items():
-            if row not in rows:
-                raise UserError(
-                    f"{where}.paper.numbers: there is no row {shown(row)}.{nearest(row, rows)}"
-                )
-            entries = columns.values() if isinstance(columns, Mapping) else [columns]
-            for entry in entries:
+    @field_validator("numbers")
+    @classmethod
+    def _are_numbers(cls, numbers: Tree) -> Tree:
+        for row, columns in numbers.items():
+            for entry in columns.values() if isinstance(columns, Mapping) else [columns]:
                 if not _is_entry(entry):
-                    raise UserError(
-                        f"{where}.paper.numbers.{row} holds {shown(entry)}, expected a mean or "
-                        "[mean, spread]"
+                    raise ValueError(
+                        f"{row} holds {shown(entry)}, expected a mean or [mean, spread]"
                     )
+        return numbers
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
         """Return mean and spread of a cell, or of the mean over columns; None if missing."""

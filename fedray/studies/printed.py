@@ -52,9 +52,11 @@ def as_printed(tree: Tree, where: str) -> Tree:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
         numbers = _mapping(_mapping(tree.get("paper")).get("numbers"))
-        controls = [name for name, row in tree["rows"].items() if _mapping(row).get("control")]
+        controls = [
+            name for name, row in _mapping(tree["rows"]).items() if _mapping(row).get("control")
+        ]
         left = [name for name in controls if name not in {*numbers, *_mapping(own.get("rows"))}]
-        study["rows"] = _fixed(tree["rows"], left)
+        study["rows"] = _fixed(_mapping(tree["rows"]), left)
         scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
         study["glosses"] = _without(tree.get("glosses"), left)
     if {"columns", "curve"} & own.keys():
