@@ -243,7 +243,7 @@ def _opened(item: Encoded, where: str) -> Image.Image:
     frames = 1
     try:
         if isinstance(item, Image.Image):
-            image = item.copy()
+            image = ImageOps.exif_transpose(item)  # a copy
         else:
             with Image.open(BytesIO(item) if isinstance(item, bytes) else item) as image:
                 frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
@@ -257,8 +257,7 @@ def _opened(item: Encoded, where: str) -> Image.Image:
             f"{where} has pixels of mode {image.mode}, more than 8 bits per channel; "
             "convert it to 8-bit grey or RGB"
         )
-    is_given = isinstance(item, Image.Image)
-    if is_given or image.info.keys() & _EXIF:  # else Pillow would search in vain; it turns TIFF
+    if image.info.keys() & _EXIF:  # without, Pillow would search in vain; it turns TIFF itself
         with suppress(Exception):  # damaged EXIF says nothing
             ImageOps.exif_transpose(image, in_place=True)
     return image
