@@ -8,7 +8,7 @@ The claims of a table compare the first row with each other row. All rows have t
 configurations, of equal or of different true values; each run has a validation score and a
 correlated test score. Each seed selects the configuration whose test score is compared. The
 p-values and their correction are those of `fedray.results.paired`. There are three looks at the
-verdicts: with 3 seeds, half of them, and all; `anytime` looks after every seed.
+verdicts: with 3 seeds, half of them, and all.
 
 A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
 
@@ -86,20 +86,12 @@ def first(tests: Sequence[PairedTest]) -> Callable[[Numbers], NDArray[np.bool_]]
     return stopped
 
 
-def seed_by_seed(paired: Numbers) -> NDArray[np.bool_]:
-    """Apply a protocol: look after every seed from the second on, stop at the first verdict."""
-    looks = range(2, paired.shape[-1] + 1)
-    return np.any([verdicts(ANYTIME, paired[..., :n]).any(-1) for n in looks], axis=0)
-
-
-ANYTIME = PairedTest("anytime")
 PROTOCOLS: dict[str, Callable[[Numbers], NDArray[np.bool_]]] = {
     "fixed, all seeds": last(1),
     "fixed, all seeds, p x 3": last(3),
     "fixed, first verdict": first([PairedTest()] * 3),
     "fixed, first verdict, p x 1, 2, 3": first([PairedTest(looks=k) for k in (1, 2, 3)]),
     "fixed, first verdict, p x 3": first([PairedTest(looks=3)] * 3),
-    "anytime, seed by seed": seed_by_seed,
 }
 """Protocols by name: functions that return True for tables with a verdict."""
 
@@ -144,7 +136,7 @@ def print_simulated(rng: np.random.Generator, tables: int) -> None:
         print(f"| {name} | {' | '.join(rates)} |")
     print(f"\n| gain of {GAIN:g} spreads found with {GAIN_SEEDS} seeds, % | 1 claim | 5 claims |")
     print("|:--|--:|--:|")
-    tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3), "anytime": ANYTIME}
+    tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3)}
     for name, test in tests.items():
         shares = [100 * found_rate(rng, tables, claims, test) for claims in (1, 5)]
         print(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} |")

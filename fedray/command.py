@@ -159,7 +159,7 @@ def plugins(function: F) -> F:
         "--plugin",
         multiple=True,
         metavar="FILE",
-        help="Your file, folder or module with methods, models, sources, ...; repeatable.",
+        help="Your file, package or installed module with methods, models, ...; repeatable.",
     )(function)
 
 

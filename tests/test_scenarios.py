@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from fedray.base.errors import UserError
+from fedray.base.streams import Streams
+from fedray.data.evolution import federate_phases
 from fedray.data.imageset import ImageSet
 from fedray.evaluation.answers import within_top
 from fedray.models import Pixels
-from fedray.runtime.assembly import partition_images
+from fedray.runtime.compatibility import check_data
 from fedray.storage.metric import VALIDATION
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
@@ -140,7 +142,7 @@ def test_a_single_class_is_refused(assemble):
     pixels = np.zeros((40, 1, 8, 8), np.uint8)
     one = ImageSet("made", pixels, np.zeros(40, np.int64), ("cat",), np.zeros(40, np.int8))
     with pytest.raises(UserError, match=r"has one class, cat; a classifier needs at least two$"):
-        partition_images(experiment, one)
+        check_data(experiment, federate_phases(one, experiment.data, Streams(0).numpy))
 
 
 # --- what is written ------------------------------------------------------------------------------

@@ -93,7 +93,6 @@ def summary(tables: Sequence[TableRecord], others: int) -> str:
         "summary",
         asked=verdicts.total(),
         decided=sum(verdicts[verdict] for verdict in DECIDED),
-        fragile=sum(bool(claim.fragile) for table in tables for claim in table.claims),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
         counts=markdown_table(header, map(_counts, tables)),

@@ -7,20 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedray.base.errors import UserError
 from fedray.config.experiment import Experiment
 from fedray.config.files import listed
 from fedray.config.schema import Frozen, Tree, validate
 from fedray.config.versions import entries_of
-from fedray.plugins import (
-    Plugin,
-    allow,
-    installed_plugin,
-    named_plugins,
-    needed,
-    read_plugin,
-    use,
-    with_siblings,
-)
+from fedray.plugins import Plugin, allow, installed_plugin, named_plugins, read_plugin, use
 from fedray.registry import installed_points, registered_by, registry
 from fedray.storage.run_folder import RUN
 
@@ -39,9 +31,17 @@ def read_plugins(values: Iterable[Any]) -> tuple[Plugin, ...]:
         UserError: if a plug-in cannot be read, or two have the same name.
     """
     values = list(values)
-    named = [read_plugin(value) for value in values if isinstance(value, str)]
     texts = {KEY: [value for value in values if not isinstance(value, str)]}
-    return tuple(with_siblings(named, validate(_Plugins, texts).plugins))
+    plugins = dict[str, Plugin]()
+    read = [read_plugin(value) for value in values if isinstance(value, str)]
+    for plugin in (*validate(_Plugins, texts).plugins, *read):
+        other = plugins.setdefault(plugin.name, plugin)
+        if (other.module, other.sha256) != (plugin.module, plugin.sha256):
+            raise UserError(
+                f"two plug-ins are called '{plugin.name}', in {other.folder} and in "
+                f"{plugin.folder}; rename one of them"
+            )
+    return tuple(plugins.values())
 
 
 def is_record(experiment: Any) -> bool:
@@ -91,18 +91,16 @@ def with_used_plugins(experiment: Experiment) -> Experiment:
     """Return an experiment without the plug-ins that its results do not depend on.
 
     A plug-in is used if it registers an entry that the experiment names, or a metric, since every
-    run measures all metrics. A plug-in that registers nothing and that no other plug-in imports is
-    used, because its import may have effects. All plug-ins that used ones import are used, too.
+    run measures all metrics, or nothing, since its import may have effects.
     """
-    plugins, used = experiment.plugins, list[Plugin]()
+    used = list[Plugin]()
     named = {(kind, entry.name) for kind, entry in entries_of(experiment, experiment.model.group)}
-    for plugin in plugins:
+    for plugin in experiment.plugins:
         registered = registered_by(plugin.key)
         names = {(kind, name) for kind, of_kind in registered.items() for name in of_kind}
-        imported = any(plugin in needed([other], plugins) for other in plugins if other != plugin)
-        if names & named or "metric" in registered or not (names or imported):
+        if names & named or "metric" in registered or not names:
             used.append(plugin)
-    return experiment.model_copy(update={KEY: tuple(needed(used, plugins))})
+    return experiment.model_copy(update={KEY: tuple(used)})
 
 
 def received_experiment(text: str) -> Experiment:

@@ -30,7 +30,7 @@ from fedray.base.errors import UserError
 from fedray.base.flat import Flat
 from fedray.base.trees import leaves, map_tensors, moved_to
 from fedray.core.algorithm import Algorithm, LocalContext
-from fedray.core.client import CPU, Batch, Client, diverged
+from fedray.core.client import CPU, Batch, diverged
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.sums import stack_trees
 from fedray.core.training import (
@@ -110,12 +110,6 @@ def shared_steps(
             taken = [done + (size > 0) for done, size in zip(taken, batch, strict=True)]
 
 
-def _batches(client: Client, sizes: Sequence[int]) -> Iterator[Tensor]:
-    """Yield the positions of a client's batches in all epochs."""
-    for order in client.orders():
-        yield from batches_of(order, sizes)
-
-
 class _Stack:
     """Clients in training, whose weights are the rows of a matrix.
 
@@ -171,8 +165,10 @@ class _Stack:
         sizes = [batch_sizes(count, config) for count in self._counts]
         counts_steps = not isinstance(config.optimizer, SGD)
         clients = [context.client for context in self._contexts]
-        pairs = zip(clients, sizes, strict=True)
-        self._batches = [_batches(client, batches) for client, batches in pairs]
+        self._batches = [
+            iter([index for order in client.orders() for index in batches_of(order, batches)])
+            for client, batches in zip(clients, sizes, strict=True)
+        ]
         if not config.augment.is_identity:
             self._views = [client.random("augment") for client in clients]
         return shared_steps(sizes, config.batch_size, config.epochs, counts_steps=counts_steps)

@@ -240,12 +240,14 @@ def _opened(item: Encoded, where: str) -> Image.Image:
         raise UserError(f"{where} has pixels of type {item.dtype}, expected uint8 from 0 to 255")
     if isinstance(item, np.ndarray):
         return Image.fromarray(item)
+    frames = 1
     try:
         if isinstance(item, Image.Image):
-            return ImageOps.exif_transpose(item)  # a copy
-        with Image.open(BytesIO(item) if isinstance(item, bytes) else item) as image:
-            frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
-            image.load()
+            image = ImageOps.exif_transpose(item)  # a copy
+        else:
+            with Image.open(BytesIO(item) if isinstance(item, bytes) else item) as image:
+                frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
+                image.load()
     except Exception as error:  # Pillow's readers hardly check their input
         raise _undecodable(where, error) from None
     if frames > 1:
@@ -255,7 +257,7 @@ def _opened(item: Encoded, where: str) -> Image.Image:
             f"{where} has pixels of mode {image.mode}, more than 8 bits per channel; "
             "convert it to 8-bit grey or RGB"
         )
-    if image.info.keys() & _EXIF:  # without, Pillow would search in vain, and turns TIFF itself
+    if image.info.keys() & _EXIF:  # without, Pillow would search in vain; it turns TIFF itself
         with suppress(Exception):  # damaged EXIF says nothing
             ImageOps.exif_transpose(image, in_place=True)
     return image

@@ -3,7 +3,6 @@
     labels.py    short texts for values and configurations
     frame.py     runs on disk: groups over seeds, labels, filters, one pandas DataFrame of numbers
     paired.py    intervals, paired tests, their correction, number of seeds for a decision
-    fragile.py   reasons why a verdict is fragile
     means.py     means over data sets
     claims.py    inequalities between cells of a table
     design.py    what a table compares, and how

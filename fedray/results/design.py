@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator
 
-from fedray.base.errors import UserError, nearest, shown
+from fedray.base.errors import shown
 from fedray.config import FileName, Frozen, Seed, Tree, override
 from fedray.results.claims import ALL, MEAN, Claim, parse_claims
-from fedray.results.paired import PairedTest, Side, TestKind
+from fedray.results.paired import PairedTest, Side
 
 MOST_SEEDS = 1_000
 MOST_CONFIGURATIONS = 100_000
@@ -67,10 +67,9 @@ class Reporting(Frozen):
     """Seeds of the reported runs, which differ."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
-    looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
-    """One list of seeds for each time that verdicts were seen before seeds were added or, if it has
-    all seeds, before the table was changed. The correction counts these looks; `test: anytime`
-    counts only those of all seeds. The table's page lists them."""
+    looks: int = Field(0, ge=0, le=MOST_SEEDS)
+    """How many times verdicts were seen before seeds were added or the table was changed. The
+    correction counts these looks, and the table's page says so."""
 
     @field_validator("seeds")
     @classmethod
@@ -80,22 +79,6 @@ class Reporting(Frozen):
                 f"expected different whole numbers from 0, for example [0], found {shown(seeds)}"
             )
         return seeds
-
-    def looks(self, test: TestKind) -> int:
-        """Return how many times the claims are tested, including this time."""
-        return 1 + sum(test == "fixed" or set(look) == set(self.seeds) for look in self.looked_at)
-
-    def look_notes(self) -> list[str]:
-        """Return a sentence for each look at the verdicts."""
-        return [self._look_note(look) for look in self.looked_at]
-
-    def _look_note(self, look: Sequence[int]) -> str:
-        later = [other for other in self.looked_at if set(look) < set(other)]
-        upto = min(later, key=len, default=self.seeds)
-        added = [seed for seed in upto if seed not in look]
-        reason = f"{seeds_text(added)} {'were' if len(added) > 1 else 'was'} added"
-        known = f"The verdicts of {seeds_text(look)} were known before"
-        return f"{known} {reason if added else 'the table was changed'}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
@@ -112,26 +95,16 @@ class PaperNumbers(Frozen):
     """By row, then by column: a mean, or [mean, spread]. `"*"` stands for all other columns, `mean`
     for the paper's mean over columns. A row without columns has one number for all columns."""
 
-    def check(self, rows: Sequence[str], where: str) -> None:
-        """Raise an error for entries that are no numbers or belong to an unknown row.
-
-        Columns are not checked, because they may belong to other scales.
-
-        Raises:
-            UserError: naming the entry.
-        """
-        for row, columns in self.numbers.items():
-            if row not in rows:
-                raise UserError(
-                    f"{where}.paper.numbers: there is no row {shown(row)}.{nearest(row, rows)}"
-                )
-            entries = columns.values() if isinstance(columns, Mapping) else [columns]
-            for entry in entries:
+    @field_validator("numbers")
+    @classmethod
+    def _are_numbers(cls, numbers: Tree) -> Tree:
+        for row, columns in numbers.items():
+            for entry in columns.values() if isinstance(columns, Mapping) else [columns]:
                 if not _is_entry(entry):
-                    raise UserError(
-                        f"{where}.paper.numbers.{row} holds {shown(entry)}, expected a mean or "
-                        "[mean, spread]"
+                    raise ValueError(
+                        f"{row} holds {shown(entry)}, expected a mean or [mean, spread]"
                     )
+        return numbers
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
         """Return mean and spread of a cell, or of the mean over columns; None if missing."""
@@ -238,8 +211,6 @@ class Design(Frozen):
     """The paper's numbers, shown next to ours."""
     confidence: float = 0.95
     """Confidence level of intervals and verdicts."""
-    test: TestKind = "fixed"
-    """How claims are tested; see `fedray.results.paired.PairedTest`."""
     max_concurrent: int | None = None
     """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = None
@@ -331,4 +302,4 @@ class Design(Frozen):
     @property
     def paired_test(self) -> PairedTest:
         """The test of all differences."""
-        return PairedTest(self.test, self.confidence, self.report.looks(self.test))
+        return PairedTest(self.confidence, 1 + self.report.looks)

@@ -1,19 +1,15 @@
-"""Paired comparisons over seeds: intervals, tests, corrections, number of seeds for a decision.
+"""Paired comparisons over seeds: intervals, tests, corrections.
 
 Every ± of fedray is half of the 95 % interval of `t_interval`. SciPy takes a second to import and
 is imported where it is used.
 
 Sources: Student's paired t-test; Holm, "A simple sequentially rejective multiple test procedure"
-(1979); Rouder et al., "Bayesian t tests for accepting and rejecting the null hypothesis" (2009),
-Hendriksen, de Heide, Gruenwald, "Optional stopping with Bayes factors" (2021), Wang and Ramdas,
-"Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance" (2024):
-the anytime-valid test.
+(1979).
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -21,23 +17,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MOST_SEEDS = 40
-"""Largest number of seeds that is suggested."""
-OPEN = 0.3
-"""Above this p the direction of a difference is unclear, and no number of seeds is suggested."""
-WANTED = 0.8
-"""Power at which a number of seeds is suggested."""
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
 FEW = 4
 """Below this number of values, sweeps show a range instead of an interval."""
 ALPHA = 0.05
 """Default level of a test."""
-PRIOR = 4.0
-"""Variance g of the effect in the anytime-valid test. An effect of two standard deviations, which
-eight seeds are meant to detect, is then one standard deviation of the prior. For one claim and for
-five, the power at eight seeds is within one percentage point of its maximum over g."""
-TestKind = Literal["fixed", "anytime"]
 Verdict = Literal["holds", "refuted", "undecided", "not asked"]
 
 
@@ -146,25 +131,13 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A two-sided test of whether a mean difference over seeds is 0.
-
-    `fixed` is Student's t-test. `anytime` stays valid if verdicts are read while seeds are added,
-    so such looks do not count. Its p is the inverse of the Bayes factor of t for an effect (mean
-    over standard deviation) of N(0, g) against 0, with the right Haar prior on the deviation. Given
-    this prior, t / sqrt(1 + n g) has Student's distribution, hence
-
-        BF = (1 + n g)^(-1/2) [(1 + t^2 / nu) / (1 + t^2 / (nu (1 + n g)))]^(n / 2),  nu = n - 1.
-
-    Under the null hypothesis, BF is a martingale of mean 1, so the probability that BF ever exceeds
-    1 / alpha is at most alpha.
+    """Student's two-sided t-test of whether a mean difference over seeds is 0.
 
     Attributes:
-        kind: `fixed` or `anytime`.
         confidence: 1 minus the level alpha.
         looks: number of looks at the verdicts, this one included, for a Bonferroni correction.
     """
 
-    kind: TestKind = "fixed"
     confidence: float = 1 - ALPHA
     looks: int = 1
 
@@ -183,8 +156,7 @@ class PairedTest:
 
         Differences that are equal up to rounding do not estimate their own error: accuracies have
         steps, and a few seeds agree by chance. Their p is the probability that n signs agree,
-        2^(1 - n), or 1 for differences of 0. It is valid at any time, because the signs of fewer
-        seeds agree too.
+        2^(1 - n), or 1 for differences of 0.
 
         Args:
             differences: one difference per seed.
@@ -200,27 +172,27 @@ class PairedTest:
 
     def p_of_t(self, t: ArrayLike, n: int) -> NDArray[np.float64]:
         """Return p, corrected for looks, for values of Student's t from n differences."""
-        square = np.square(t) / (n - 1)
-        if self.kind == "fixed":
-            from scipy import stats
+        from scipy import stats
 
-            p = 2 * stats.t.sf(np.abs(t), n - 1)
-        else:
-            prior = 1 + n * PRIOR
-            p = np.sqrt(prior) * np.exp(n / 2 * (np.log1p(square / prior) - np.log1p(square)))
+        p = 2 * stats.t.sf(np.abs(t), n - 1)
         corrected: NDArray[np.float64] = np.minimum(1.0, self.looks * p)
         return corrected
 
     def critical(self, n: int, alpha: float) -> float:
-        """Return the smallest |t| of n differences that decides at a level; inf if no t does."""
-        alpha /= self.looks
-        if self.kind == "fixed":
-            from scipy import stats
+        """Return the smallest |t| of n differences that decides at a level."""
+        from scipy import stats
 
-            return float(stats.t.isf(alpha / 2, n - 1))
-        prior = 1 + n * PRIOR
-        ratio = (prior / alpha**2) ** (1 / n)  # of the two sums in BF = 1 / alpha
-        return math.sqrt((n - 1) * (ratio - 1) / (1 - ratio / prior)) if ratio < prior else math.inf
+        return float(stats.t.isf(alpha / self.looks / 2, n - 1))
+
+    def decidable(self, interval: Interval, comparisons: int) -> float | None:
+        """Return the least mean difference that such differences decide; None without a spread.
+
+        The level is that of the first step of Holm's correction.
+        """
+        if interval.n < 2 or interval.std == 0:
+            return None
+        critical = self.critical(interval.n, self.alpha / max(1, comparisons))
+        return critical * interval.std / math.sqrt(interval.n)
 
     def interval(self, values: Sequence[float]) -> Interval:
         """Return the mean with the interval of all values that the test does not reject.
@@ -234,42 +206,8 @@ class PairedTest:
         if interval.std == 0:
             rejects = self.looks * 2.0 ** (1 - interval.n) <= self.alpha
             return interval if rejects else replace(interval, low=-math.inf, high=math.inf)
-        critical = self.critical(interval.n, self.alpha)
-        half = critical * interval.std / math.sqrt(interval.n) if critical < math.inf else math.inf
+        half = self.critical(interval.n, self.alpha) * interval.std / math.sqrt(interval.n)
         return replace(interval, low=interval.mean - half, high=interval.mean + half)
-
-    def power(self, effect: float, n: int, alpha: float) -> float:
-        """Return the probability that n differences decide.
-
-        Args:
-            effect: mean over standard deviation of the differences.
-            n: number of differences.
-            alpha: the level, corrected for the number of comparisons.
-        """
-        from scipy import stats
-
-        critical, shift = self.critical(n, alpha), abs(effect) * math.sqrt(n)
-        if critical == math.inf:
-            return 0.0
-        upper = float(stats.nct.sf(critical, n - 1, shift))
-        lower = float(stats.nct.cdf(-critical, n - 1, shift))  # SciPy returns NaN close to 0
-        upper = upper if math.isfinite(upper) else 1.0  # huge shifts overflow
-        return upper + (lower if math.isfinite(lower) else 0.0)
-
-    def detectable(self, n: int, alpha: float) -> float | None:
-        """Return the effect that n differences detect with power `WANTED`; None: no effect."""
-        if n < 2 or self.critical(n, alpha) == math.inf:
-            return None
-        from scipy.optimize import brentq
-
-        largest = 2 + 2 * self.critical(n, alpha)  # sufficient from 1 degree of freedom
-        return float(brentq(lambda effect: self.power(effect, n, alpha) - WANTED, 0, largest))
-
-    def seeds_for(self, effect: float, alpha: float) -> int | None:
-        """Return the least number of seeds with power `WANTED`; None above `MOST_SEEDS`."""
-        numbers = range(2, MOST_SEEDS + 1)
-        index = bisect_left(numbers, WANTED, key=lambda n: self.power(effect, n, alpha))
-        return numbers[index] if index < len(numbers) else None
 
 
 # --- two sides ------------------------------------------------------------------------------------
@@ -360,50 +298,3 @@ def verdict_of(comparison: Comparison, p: float | None) -> Verdict:
     if p is None or p > comparison.test.alpha:
         return "undecided"
     return "holds" if comparison.interval.mean > 0 else "refuted"
-
-
-@dataclass(frozen=True)
-class SeedRange:
-    """Number of seeds that would decide, for both ends of the difference's interval.
-
-    Attributes:
-        least: number for the largest difference in the interval; None: more than `MOST_SEEDS`.
-        most: number for the smallest difference in the interval; None: more than `MOST_SEEDS`.
-    """
-
-    least: int | None
-    most: int | None
-
-    def __str__(self) -> str:
-        beyond = f"more than {MOST_SEEDS}"
-        ends = [beyond if end is None else str(end) for end in (self.least, self.most)]
-        return f"{' to '.join(dict.fromkeys(ends))} seeds would decide"
-
-
-def seeds_to_decide(comparison: Comparison, comparisons: int = 1) -> SeedRange | None:
-    """Return how many seeds would decide; None if the direction is unclear (see `OPEN`).
-
-    Adding seeds is another look, for which the fixed test is corrected.
-
-    Args:
-        comparison: the differences.
-        comparisons: size of the family; the level of Holm's first step is used, which is
-            conservative.
-    """
-    values, size = list(comparison.differences.values()), comparison.size
-    test = comparison.test
-    p = PairedTest().p_value(values, size)
-    if p is None or p > OPEN:
-        return None
-    test = replace(test, looks=test.looks + (test.kind == "fixed"))
-    alpha, least = test.alpha / comparisons, len(values) + 1
-    interval = t_interval(values, test.confidence)
-    if interval.std == 0:
-        signs = 1 + math.ceil(math.log2(test.looks / alpha))
-        return SeedRange(*[max(least, signs) if signs <= MOST_SEEDS else None] * 2)
-    ends = sorted(map(abs, (interval.low, interval.high)), reverse=True)
-    if interval.low <= 0 <= interval.high:
-        ends[1] = 0.0
-    needed = [test.seeds_for(end / interval.std, alpha) for end in ends]
-    larger = [None if n is None or least > MOST_SEEDS else max(n, least) for n in needed]
-    return SeedRange(*larger)

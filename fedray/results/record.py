@@ -21,16 +21,13 @@ from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
 from fedray.results.claims import Claim
 from fedray.results.design import Config, Design, Place, seeds_text
-from fedray.results.fragile import fragility
 from fedray.results.paired import (
     Comparison,
     Interval,
-    SeedRange,
     Side,
     Verdict,
     compare,
     holm,
-    seeds_to_decide,
     t_interval,
     verdict_of,
 )
@@ -207,10 +204,6 @@ class ClaimResult(Frozen):
     """Two-sided p, corrected only for looks; None for fewer than two seeds."""
     p_holm: float | None
     """p, corrected for the number of claims."""
-    needed: SeedRange | None = None
-    """How many seeds would decide the claim; None if it is decided or its direction is unclear."""
-    fragile: list[str] = Field(default_factory=list)
-    """Reasons why a verdict is fragile."""
 
 
 class TableRecord(Frozen):
@@ -392,22 +385,16 @@ class TableRecord(Frozen):
 
     def concluded(self) -> TableRecord:
         """Return the record with the verdicts that follow from its numbers."""
-        family = [comparison for _, comparison in self.asked]
-        ps, reasons = holm([comparison.p for comparison in family]), fragility(family)
-        results = []
-        for (claim, comparison), p, fragile in zip(self.asked, ps, reasons, strict=True):
-            verdict = verdict_of(comparison, p)
-            needed = seeds_to_decide(comparison, len(family)) if verdict == "undecided" else None
-            results.append(
-                ClaimResult(
-                    claim=claim.question,
-                    verdict=verdict,
-                    p=comparison.p,
-                    p_holm=p,
-                    needed=needed,
-                    fragile=fragile,
-                )
+        ps = holm([comparison.p for _, comparison in self.asked])
+        results = [
+            ClaimResult(
+                claim=claim.question,
+                verdict=verdict_of(comparison, p),
+                p=comparison.p,
+                p_holm=p,
             )
+            for (claim, comparison), p in zip(self.asked, ps, strict=True)
+        ]
         return self.model_copy(update={"claims": results})
 
     def wrong_verdicts(self) -> list[str]:

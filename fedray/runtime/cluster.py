@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +69,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     elif address != "auto" and not answers(address):
         raise UserError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it there")
     try:
-        with signals_deferred():
-            ray.init(**options, logging_level=logging.ERROR)
+        _start(options)
     except Exception as error:  # Ray has no error class for a failed start
         if address != "local":
             raise UserError(f"Ray cannot join RAY_ADDRESS={address} ({cause_of(error)})") from error
@@ -76,6 +78,30 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
             "busy, or run a single experiment without Ray: --executor serial"
         ) from error
     return nodes()
+
+
+def _start(options: Mapping[str, Any]) -> None:
+    """Start or join Ray; out of a thread, in one that stays.
+
+    Linux ends Ray's processes with the thread that has started them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        with signals_deferred():
+            ray.init(**options, logging_level=logging.ERROR)
+        return
+    started: Future[None] = Future()
+
+    def stay() -> None:
+        try:
+            ray.init(**options, logging_level=logging.ERROR)
+        except Exception as error:
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+            threading.Event().wait()
+
+    threading.Thread(target=stay, daemon=True).start()
+    started.result()
 
 
 def answers(address: str) -> bool:

@@ -22,6 +22,7 @@ from fedray.data.public import PublicSet
 from fedray.models import (
     Classifier,
     Pixels,
+    WithAuxiliary,
     assign_architectures,
     build,
     group_of,
@@ -67,13 +68,17 @@ class ModelProvider(ABC):
         shared = self._experiment.model.init == "shared"
         return self._streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
 
-    @abstractmethod
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return initial weights; unless model.init=shared, they also depend on the client."""
+        return named_tensors(self._model(architecture, CPU, client))
 
-    @abstractmethod
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
         """Return a model of an architecture with placeholder weights, to load states into."""
+        return self._model(architecture, device)
+
+    @abstractmethod
+    def _model(self, name: str, device: torch.device, client: int | None = None) -> Classifier:
+        """Return a model with a client's initial weights, or with placeholder weights."""
 
     @abstractmethod
     def samples(
@@ -171,34 +176,27 @@ class BackboneModels(ModelProvider):
             shape = {**self._shape, "feature_dim": algorithm.auxiliary_dim()}
             self._auxiliary = self.architectures[0], shape
 
-    def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return random weights; with `model.pretrained`, pre-trained layers where they fit."""
-        backbone = self._random_model(architecture, client, self._shape)
+    def _model(self, name: str, device: torch.device, client: int | None = None) -> Classifier:
+        """Return random weights, where they fit those of `model.pretrained`; or zeros."""
+        own = self._classifier(name, self._shape, client)
         if self._auxiliary is None:
-            return named_tensors(backbone)
-        name, shape = self._auxiliary
-        auxiliary = self._random_model(name, client, shape)
-        model = self._algorithm.with_auxiliary(backbone, auxiliary)
-        initialise(model.joint, self._generator(f"{architecture}/joint", client))
-        return named_tensors(model)
-
-    def _random_model(self, architecture: str, client: int, shape: dict[str, Any]) -> Classifier:
-        model = build(architecture, **shape, generator=self._generator(architecture, client))
-        if self._experiment.model.pretrained is not None:
-            extractor = model.get_submodule("extractor")
-            start_from_pretrained(extractor, architecture, self._experiment.model.pretrained)
-        return model
-
-    def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
-        """Return a model whose parameters are zero."""
-        model = build(architecture, **self._shape)
-        if self._auxiliary is not None:
-            name, shape = self._auxiliary
-            model = self._algorithm.with_auxiliary(model, build(name, **shape))
-            with torch.no_grad():
-                for parameter in model.joint.parameters():
-                    parameter.zero_()
+            return own.to(device)
+        auxiliary = self._classifier(*self._auxiliary, client)
+        model: WithAuxiliary = self._algorithm.with_auxiliary(own, auxiliary)
+        if client is None:
+            for parameter in model.joint.parameters():
+                parameter.data.zero_()
+        else:
+            initialise(model.joint, self._generator(f"{name}/joint", client))
         return model.to(device)
+
+    def _classifier(self, name: str, shape: dict[str, Any], client: int | None) -> Classifier:
+        if client is None:
+            return build(name, **shape)
+        model = build(name, **shape, generator=self._generator(name, client))
+        if (pretrained := self._experiment.model.pretrained) is not None:
+            start_from_pretrained(model.get_submodule("extractor"), name, pretrained)
+        return model
 
     def samples(
         self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
@@ -222,17 +220,6 @@ class PromptedModels(ModelProvider):
         sizes = map(self._algorithm.size, range(experiment.data.clients))
         self.architectures = tuple(f"{PROMPTED}/{size}" if size else PROMPTED for size in sizes)
 
-    def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return random prompts."""
-        seed = self._generator(f"{PROMPTED}/constructors", client).initial_seed()
-        model = self._prompted(CPU, architecture, seed)
-        model.initialise(self._generator(PROMPTED, client))
-        return named_tensors(model)
-
-    def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
-        """Return the prompted CLIP."""
-        return self._prompted(device, architecture)
-
     def samples(
         self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
     ) -> SampleMaker:
@@ -243,7 +230,7 @@ class PromptedModels(ModelProvider):
         images, labels, used = self._data.images, self._data.images.labels, self._data.used
         if public is not None:
             images, labels, used = public.images, public.labels, public.index
-        inputs = self._prompted(device, self.architectures[0]).reads
+        inputs = self._model(self.architectures[0], device).reads
         augmented = not self._experiment.data.augment.build().is_identity
         if inputs is Pixels or (training and augmented):
             return partial(Samples, images.images, labels)
@@ -259,12 +246,13 @@ class PromptedModels(ModelProvider):
         choice = self._experiment.model.clip.build()
         return load_clip(choice, device, half=half, written=choice.written)
 
-    def _prompted(self, device: torch.device, architecture: str, seed: int = 0) -> PromptedClip:
-        keys = self._experiment
+    def _model(self, name: str, device: torch.device, client: int | None = None) -> PromptedClip:
+        """Return the prompted CLIP, with random prompts for a client."""
+        keys, seed = self._experiment, 0
         half = keys.model.clip_precision == "bfloat16" or (
             keys.precision == "bfloat16" and device.type == "cuda"
         )
-        clip = self._clip(device, half=half)
+        clip, size = self._clip(device, half=half), int(name.partition("/")[2] or 0)
         _, height, width = self._data.images.shape
         if (height, width) != (clip.vision.image_size,) * 2:
             raise UserError(
@@ -272,9 +260,12 @@ class PromptedModels(ModelProvider):
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )
-        size = int(architecture.partition("/")[2] or 0)
+        if client is not None:
+            seed = self._generator(f"{PROMPTED}/constructors", client).initial_seed()
         with torch_seeded(seed, CPU):
             sized: PromptedClip = self._algorithm.sized_model(clip, self._data.class_names, size)
             model = sized.to(device)
             model.add_classes(self._data.novel_names)
+        if client is not None:
+            model.initialise(self._generator(PROMPTED, client))
         return model

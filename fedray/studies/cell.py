@@ -99,15 +99,9 @@ class CellState:
         return "report" if self.pending else "over" if has_result else "failed"
 
 
-def next_runs(plan: StudyPlan, ends: Ends, suggested: Sequence[Config] = ()) -> list[RunSpec]:
-    """Return the runs that a study needs now: tuning before reports, then the longest first.
-
-    Args:
-        plan: the study.
-        ends: how runs ended.
-        suggested: configurations that Optuna has suggested so far.
-    """
-    states = (cell_state(plan, place, ends, suggested) for place in plan.places)
+def next_runs(plan: StudyPlan, ends: Ends) -> list[RunSpec]:
+    """Return the runs that a study needs now: tuning before reports, then the longest first."""
+    states = (cell_state(plan, place, ends) for place in plan.places)
     pending: dict[str, RunSpec] = {}
     for run in (run for state in states for run in state.pending):
         pending.setdefault(run.key, run)  # two cells may need the same run
@@ -115,11 +109,24 @@ def next_runs(plan: StudyPlan, ends: Ends, suggested: Sequence[Config] = ()) -> 
 
 
 def cell_state(
-    plan: StudyPlan, place: Place, ends: Ends, suggested: Sequence[Config] = ()
+    plan: StudyPlan,
+    place: Place,
+    ends: Ends,
+    suggested: Sequence[Config] = (),
+    to_suggest: int = 0,
 ) -> CellState:
-    """Return the state of a cell; see `next_runs` for the arguments."""
+    """Return the state of a cell.
+
+    Args:
+        plan: the study.
+        place: the cell.
+        ends: how runs ended.
+        suggested: configurations that Optuna has suggested so far.
+        to_suggest: the number of those that it has still to suggest.
+    """
     if plan.is_sweep:
-        return _sweep_state(plan, place, ends, suggested)
+        configs = suggested if plan.uses_optuna else plan.configurations(place.row)
+        return _sweep_state(plan, place, ends, configs, to_suggest)
     leader, seeds = plan.leader(place), plan.report.seeds
     searches = {seed: _search(plan, leader, seed, ends) for seed in seeds}
     choices = {seed: found.best for seed, found in searches.items() if found.best is not None}
@@ -143,11 +150,9 @@ def cell_state(
 
 
 def _sweep_state(
-    plan: StudyPlan, place: Place, ends: Ends, suggested: Sequence[Config]
+    plan: StudyPlan, place: Place, ends: Ends, configs: Sequence[Config], to_suggest: int
 ) -> CellState:
     """Return the state of a sweep, whose configurations all run with every seed."""
-    configs = suggested if plan.uses_optuna else plan.configurations(place.row)
-    missing = (plan.tuning.configurations or 0) - len(configs) if plan.uses_optuna else 0
     runs, pending, tried = [], [], []
     for config in configs:
         of_config = [plan.run(place, config, "tuning", seed) for seed in plan.report.seeds]
@@ -157,7 +162,7 @@ def _sweep_state(
         if not waiting:
             scores = {run.seed: _score(ends(run)) for run in of_config}
             tried.append(TriedConfig(config, scores))
-    return CellState(place, runs, pending, tried, further=missing * len(plan.report.seeds))
+    return CellState(place, runs, pending, tried, further=to_suggest * len(plan.report.seeds))
 
 
 def _search(plan: StudyPlan, place: Place, seed: int, ends: Ends) -> Search:

@@ -8,13 +8,13 @@ over both, before the whole is validated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import BeforeValidator, Field
 
 from fedray.base.errors import UserError, nearest, shown
 from fedray.base.shipped import folders
@@ -39,7 +39,6 @@ from fedray.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.results.design import (
     MOST_CONFIGURATIONS,
-    MOST_SEEDS,
     PRINTED,
     PaperNumbers,
     Reporting,
@@ -47,7 +46,6 @@ from fedray.results.design import (
     Select,
     Tuning,
 )
-from fedray.results.paired import TestKind
 from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric
 from fedray.studies.plan import StudyPlan, known_metrics
@@ -105,47 +103,8 @@ class PaperItem(Frozen):
     """Commands to run on the study's folder afterwards: `report --metric global_accuracy`."""
 
 
-class Scale(Frozen):
-    """The settings that differ at one scale.
-
-    Keys of `set`, `tuning` and `report` are laid over the study's; the others replace them.
-    """
-
-    experiment: str | None = None
-    """Replaces the study's experiment."""
-    set: Keys = Field(default_factory=dict)
-    """Keys laid over those of the study."""
-    space: Tree | None = None
-    """Replaces the study's space."""
-    metrics: list[str] | None = None
-    """Replaces the study's metrics."""
-    select: Select | None = None
-    """Replaces the images that choose rounds and configurations."""
-    tuning: Tree = Field(default_factory=dict)
-    """Keys laid over those of `tuning`."""
-    report: Tree = Field(default_factory=dict)
-    """Keys laid over those of `report`."""
-    max_concurrent: int | None = Field(None, ge=1, le=100_000)
-    """Concurrent runs; None: as many as the cluster holds."""
-    hours: float | None = Field(None, gt=0, le=1e6)
-    """Approximate duration on one core; printed before the study starts."""
-    left_out: str = Field("", max_length=1000)
-    """Parts of the paper's table that this scale leaves out."""
-
-
-class TableScale(Scale):
-    """The settings of a table that differ at one scale."""
-
-    rows: Tree = Field(default_factory=dict)
-    """Keys of rows that override the table's; null removes a row."""
-    columns: Tree | None = None
-    """Replaces the table's columns or curve."""
-    curve: Tree | None = None
-    """Replaces the table's curve or columns."""
-
-
 class StudyKeys(Frozen):
-    """The keys of a study's file that sweeps and tables have."""
+    """The keys of a study's file. A scale's keys are laid over them, then the command line's."""
 
     answers: str = Field("", max_length=500)
     """The table, figure or question that the study answers; empty: how the methods compare."""
@@ -156,6 +115,17 @@ class StudyKeys(Frozen):
     fedavg_digits."""
     set: Keys = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
+    rows: dict[str, RowPlan] = Field(default_factory=dict)
+    """Of a table, methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine:
+    fedtsp`. A row without an algorithm whose name is an algorithm uses it. At a scale, null leaves
+    a row out."""
+    baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
+    """Algorithms that become rows below those of `rows`."""
+    columns: dict[str, Keys] = Field(default_factory=dict)
+    """Settings by name, each a mapping of the experiment's keys that it sets; empty: one column."""
+    curve: Tree = Field(default_factory=dict)
+    """Instead of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
+    lambda=0, lambda=1 and lambda=7, and the figure a curve."""
     metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
     """The metrics of the table; claims are about the first, unless they name another."""
     choose: str | None = None
@@ -177,49 +147,10 @@ class StudyKeys(Frozen):
     1.0]]}`.
     A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
     tuning: Tuning = Tuning()
-    """`configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
+    """`configurations`, `rounds`, `search`, `extend`: see `Tuning`. A sweep extends no grid, and
+    tries all of it."""
     report: Reporting = Reporting()
-    """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
-    scales: Tree = Field(default_factory=lambda: {"laptop": {}})
-    """laptop: minutes; desktop: a night on a few cores; paper: GPUs; printed: what differs from the
-    rule of `fedray.studies.printed`. See `Scale` and `TableScale`."""
-
-
-class SweepTuning(Tuning):
-    """The budget of a sweep, which extends no grid."""
-
-    configurations: int | None = Field(None, ge=1, le=MOST_CONFIGURATIONS)
-    extend: StrictBool = False
-
-
-class SweepReporting(Reporting):
-    """The runs of a sweep, with one seed by default."""
-
-    seeds: list[int] = Field(default_factory=lambda: [0], max_length=MOST_SEEDS)
-
-
-class SweepKeys(StudyKeys):
-    """A file in tune/."""
-
-    tuning: SweepTuning = SweepTuning()
-    report: SweepReporting = SweepReporting()
-
-
-class TableKeys(StudyKeys):
-    """A file in tune/tables/."""
-
-    rows: dict[str, RowPlan]
-    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`. A row
-    without an algorithm whose name is an algorithm uses it."""
-    baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
-    """Algorithms that become rows below those of `rows`."""
-    columns: dict[str, Keys] = Field(default_factory=dict)
-    """Settings by name, each a mapping of the experiment's keys that it sets; empty: one column."""
-    curve: Tree = Field(default_factory=dict)
-    """Instead of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
-    lambda=0, lambda=1 and lambda=7, and the figure a curve."""
-    select: Literal["validation", "test"] | None = None
-    """As in a sweep, which may also choose nothing."""
+    """`seeds`, `rounds`, `looks`: see `Reporting`. A sweep's default is one seed."""
     claims: list[Any] | None = None
     """Inequalities between cells, see `fedray.results.claims`; None: each method of `rows` is
     better than each baseline."""
@@ -229,9 +160,29 @@ class TableKeys(StudyKeys):
     """Sentences about rows or columns, by name, printed below the table."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
     """Confidence level of the intervals; verdicts err with probability 1 - confidence at most."""
-    test: TestKind = "fixed"
-    """`fixed`: Student's paired t-test, corrected for earlier looks at the verdicts; `anytime`: a
-    less powerful test that allows adding seeds until a claim is decided."""
+    max_concurrent: int | None = Field(None, ge=1, le=100_000)
+    """Concurrent runs; None: as many as the cluster holds."""
+    hours: float | None = Field(None, gt=0, le=1e6)
+    """Approximate duration on one core; printed before the study starts."""
+    left_out: str = Field("", max_length=1000)
+    """Parts of the paper's table that a scale leaves out."""
+    scales: Tree = Field(default_factory=lambda: {"laptop": {}})
+    """laptop: minutes; desktop: a night on a few cores; paper: GPUs; printed: what differs from the
+    rule of `fedray.studies.printed`. Keys of `set`, `tuning`, `report` and `rows` are laid over the
+    study's; others replace them."""
+
+
+ONLY_TABLES = (
+    "rows", "baselines", "columns", "curve", "claims", "paper", "glosses", "confidence",
+)  # fmt: skip
+"""Keys that a sweep has not."""
+DEFAULTS: Mapping[str, Tree] = {
+    "sweep": {"tuning": {"configurations": None, "extend": False}, "report": {"seeds": [0]}},
+    "table": {"experiment": "fedavg_digits", "space": {"lr": {"grid": [0.02, 0.06, 0.2]}}},
+}
+"""What a kind of study has unless its file says otherwise."""
+LAID = ("set", "tuning", "report")
+"""Keys of a scale or a command line that are laid over the study's, key by key."""
 
 
 class StudyFile(NamedTuple):
@@ -305,36 +256,35 @@ def plan_study(
     where = f"{kind} {check_name(path.stem)}"
     tree = as_printed(tree, where) if scale == PRINTED else tree
     asked = _sort_assignments(pairs, kind)
-    if kind == "sweep":
-        only_tables = TableKeys.model_fields.keys() - SweepKeys.model_fields.keys()
-        for key in (key for key in [*tree, *asked] if key in only_tables):
-            raise UserError(f"{where}: {key} is for tables; leave it out")
-    else:
-        tree = _with_row_keys(tree, where)
-    study = validate(SweepKeys if kind == "sweep" else TableKeys, tree, where)
-    scales = {label: _scale(label, of_it, kind, where) for label, of_it in study.scales.items()}
-    if not scales:
+    given = asked.pop("set")
+    label, overlay = _scale(tree, scale, where)
+    laid = _laid(kind, tree, [overlay, asked], rows, where)
+    return _plan(kind, path.stem, label, validate(StudyKeys, laid, where), given, plugins)
+
+
+def _scale(tree: Tree, scale: str | None, where: str) -> tuple[str, Tree]:
+    """Return the label of a scale, by default the first one, and its keys."""
+    scales = tree.get("scales", {"laptop": {}})
+    if not isinstance(scales, Mapping) or not scales:
         raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
+    for label, keys in scales.items():
+        if label not in SCALES:
+            raise UserError(
+                f"{where}.scales: {shown(label)} is none of {', '.join(SCALES)}."
+                f"{nearest(label, SCALES)}"
+            )
+        if not isinstance(keys, Mapping | None):
+            raise UserError(f"{where}.scales.{label} is {shown(keys)}, expected keys with values")
     if scale is not None and scale not in scales:
         more = [PRINTED] if can_be_printed(scales) else []
         only = ", ".join(dict.fromkeys([*scales, *more]))
         raise UserError(f"{where} has no {scale} scale, only {only}")
     label = scale or next(iter(scales))
-    return _plan_scale(kind, path.stem, label, scales[label], tree, asked, plugins, rows)
-
-
-def _scale(label: str, tree: Any, kind: Kind, where: str) -> Scale:
-    if label not in SCALES:
-        raise UserError(
-            f"{where}.scales: {shown(label)} is none of {', '.join(SCALES)}."
-            f"{nearest(label, SCALES)}"
-        )
-    model = Scale if kind == "sweep" else TableScale
-    return validate(model, {} if tree is None else tree, f"{where}.scales.{label}")
+    return label, scales[label] or {}
 
 
 def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
-    """Sort keys into those of the study (`tuning.*`, `report.*`, `select`, `test`) and others."""
+    """Sort keys into those of the study (`tuning.*`, `report.*`, `select`) and others."""
     assignments: Tree = {"set": {}, "tuning": {}, "report": {}}
     for key, value in pairs:
         part, _, inner = key.partition(".")
@@ -342,8 +292,6 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
             assignments["report"]["seeds"] = _seeds_in(value)
         elif key in ("select", "report.select"):
             assignments["select"] = value
-        elif key == "test":
-            assignments["test"] = value
         elif part == "tuning" and inner:
             assignments["tuning"][inner] = value
         elif part == "report" and inner in Reporting.model_fields:
@@ -365,113 +313,56 @@ def _seeds_in(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-# --- one scale ------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------
 
 
-def _plan_scale(
-    kind: Kind,
-    name: str,
-    label: str,
-    scale: Scale,
-    tree: Tree,
-    asked: Tree,
-    plugins: Sequence[str],
-    picked: Sequence[str] = (),
-) -> StudyPlan:
-    """Return the checked plan of one scale; loads the study's plug-ins."""
-    where, given = f"{kind} {name}", asked.get("set", {})
-    model = SweepKeys if kind == "sweep" else TableKeys
-    study = validate(model, _laid(tree, scale, asked, picked, where), where)
-    if wrong := _wrong_keys(_without_plugins(given)):
-        raise UserError(f"{where}: {wrong}")
-    if kind == "sweep" and study.experiment is None:
-        raise UserError(f"{where}.experiment is missing; name the experiment that is swept")
-    experiment = study.experiment or "fedavg_digits"
-    rows = study.rows if isinstance(study, TableKeys) else {ALL: RowPlan(label=ALL)}
-    bases = _bases(study, experiment, rows, given.get(PLUGINS), plugins)
-    of_experiment = kind == "sweep" or label == PRINTED
-    select = study.select or _select(bases[experiment] if of_experiment else {})
-    rows = _with_spaces(study, rows, where)
-    plan = StudyPlan(
-        kind=kind,
-        name=name,
-        scale=label,
-        answers=study.answers or f"how {', '.join(rows)} compare",
-        experiment=experiment,
-        bases=bases,
-        set=_without_plugins(study.set),
-        given=_without_plugins(given),
-        rows=rows,
-        metrics=study.metrics,
-        choose=study.choose or study.metrics[0],
-        select=select,
-        validation_fraction=study.validation_fraction if select == "validation" else None,
-        tuning=_tuning(study),
-        report=Reporting(**dict(study.report)),
-        at=study.at,
-        **_table_parts(study, rows, tree, label, where),
-        **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
-    )
-    _check_plan(plan, where)
-    return _with_baselines(plan, where)
-
-
-def _laid(tree: Tree, scale: Scale, asked: Tree, picked: Sequence[str], where: str) -> Tree:
-    """Return a file's content with the keys of a scale, then of the command line, laid over it.
+def _laid(
+    kind: Kind, tree: Tree, layers: Sequence[Tree], picked: Sequence[str], where: str
+) -> Tree:
+    """Return a file's content with its defaults, and with the keys of layers laid over it.
 
     Args:
-        tree: the file, validated.
-        scale: the scale.
-        asked: the sorted keys of the command line.
+        kind: the kind of study.
+        tree: the file.
+        layers: a scale, then the command line.
         picked: the rows to keep; empty: all.
         where: the study, for messages.
     """
-    laid, changes = dict(tree), scale.model_dump(exclude_unset=True, exclude={"rows", *OF_SCALES})
-    if changes.get("columns") is not None or changes.get("curve") is not None:
-        laid |= {"columns": {}, "curve": {}}
-    for keys in (changes, {key: value for key, value in asked.items() if key != "set"}):
-        for key, value in keys.items():
-            if key in ("set", "tuning", "report"):
+    if kind == "sweep":
+        for key in (key for layer in (tree, *layers) for key in layer if key in ONLY_TABLES):
+            raise UserError(f"{where}: {key} is for tables; leave it out")
+        if picked:
+            raise UserError(f"{where} has no row {shown(picked[0])}, because it is a sweep")
+    laid, changes = dict(DEFAULTS[kind]), dict[str, Any]()
+    for layer in (tree, *layers):
+        if layer.get("columns") is not None or layer.get("curve") is not None:
+            laid |= {"columns": {}, "curve": {}}
+        for key, value in layer.items():
+            if key == "rows" and layer is not tree:
+                changes |= value or {}
+            elif key in LAID and isinstance(value, Mapping):
                 laid[key] = {**laid.get(key, {}), **value}
-            elif value is not None:
+            elif value is not None or layer is tree:
                 laid[key] = value
-    seeds = asked.get("report", {}).get("seeds")
-    if isinstance(seeds, list) and "looked_at" not in asked["report"]:
-        planned = Reporting(**{**tree.get("report", {}), **scale.report}).seeds
-        laid["report"]["looked_at"] = [
-            kept
-            for look in laid["report"].get("looked_at", ())
-            if (kept := [seed for seed in look if seed in seeds])
-            and (len(kept) < len(seeds) or set(planned) <= set(look))
-        ]
-    if isinstance(scale, TableScale):
-        laid |= _laid_rows(laid, scale.rows, picked, where)
+    if kind == "table":
+        laid |= _laid_rows(laid, changes, picked, where)
         if laid.get("curve"):
             laid["columns"] = _columns_of(laid["curve"], laid.get("columns"), where)
-    elif picked:
-        raise UserError(f"{where} has no row {shown(picked[0])}, because it is a sweep")
     return laid
-
-
-OF_SCALES = ("max_concurrent", "hours", "left_out")
-"""Keys that only scales have."""
 
 
 def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str], where: str) -> Tree:
     """Return rows, baselines and claims of a table with the changes of a scale to its rows."""
-    rows, names = dict(laid["rows"]), laid.get("baselines", BASELINES)
-    baselines = [name for name in names if name not in rows]
+    if not isinstance(laid.get("rows"), Mapping) or not laid["rows"]:
+        raise UserError(f"{where}.rows is empty; name a method, for example rows: {{fedtsp: }}")
+    rows = {name: _row_keys(name, row, where) for name, row in laid["rows"].items()}
+    baselines = [name for name in laid.get("baselines", BASELINES) if name not in rows]
     rows |= {name: {"algorithm": name} for name in baselines}
-    for name, tree in changes.items():
-        if name not in rows:
-            raise UserError(
-                f"{where}: a scale changes row {shown(name)}, which the table does not have."
-                f"{nearest(name, rows)}"
-            )
-        rows[name] = {**rows[name], **({} if tree is None else _row_keys(name, tree, where))}
-    for name in picked:
+    for name in (*changes, *picked):
         if name not in rows:
             raise UserError(f"{where} has no row {shown(name)}.{nearest(name, rows)}")
+    for name, tree in changes.items():
+        rows[name] = {**rows[name], **({} if tree is None else _row_keys(name, tree, where))}
     left = {name for name in rows if name in changes and changes[name] is None}
     left |= {name for name in rows if picked and name not in picked}
     for name in rows.keys() - left:
@@ -487,16 +378,6 @@ def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str], where: str) -> 
         "baselines": [name for name in baselines if name not in left],
         "claims": claims and [claim for claim in claims if not _rows_of(claim) & left],
     }
-
-
-def _with_row_keys(tree: Tree, where: str) -> Tree:
-    """Return a table's file with rows that are written as keys."""
-    rows = tree.get("rows")
-    if not isinstance(rows, Mapping):
-        return tree  # refused
-    if not rows:
-        raise UserError(f"{where}.rows is empty; name a method, for example rows: {{fedtsp: }}")
-    return {**tree, "rows": {name: _row_keys(name, row, where) for name, row in rows.items()}}
 
 
 def _row_keys(name: str, tree: Any, where: str) -> Tree:
@@ -529,6 +410,61 @@ def _columns_of(curve: Tree, columns: Any, where: str) -> Tree:
     if wrong := _wrong_keys({key: None}):
         raise UserError(f"{where}.curve: {wrong}")
     return {f"{key.rpartition('.')[2]}={value}": {key: value} for value in numbers}
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def _plan(
+    kind: Kind, name: str, label: str, study: StudyKeys, given: Tree, plugins: Sequence[str]
+) -> StudyPlan:
+    """Return the checked plan of a study's keys at one scale; loads the study's plug-ins.
+
+    Args:
+        kind: the kind of study.
+        name: the study's name.
+        label: the scale.
+        study: the keys.
+        given: keys of the command line for the experiments.
+        plugins: files and modules in addition to those that the experiments name.
+    """
+    where, is_sweep = f"{kind} {name}", kind == "sweep"
+    if wrong := _wrong_keys(_without_plugins(given)):
+        raise UserError(f"{where}: {wrong}")
+    if study.experiment is None:
+        raise UserError(f"{where}.experiment is missing; name the experiment that is swept")
+    rows = {ALL: RowPlan(label=ALL)} if is_sweep else study.rows
+    bases = _bases(study, study.experiment, rows, given.get(PLUGINS), plugins)
+    of_experiment = is_sweep or label == PRINTED
+    select = study.select or _select(bases[study.experiment] if of_experiment else {})
+    rows = _with_spaces(study, rows, where, is_sweep=is_sweep)
+    claims = _default_claims(study, rows) if study.claims is None else study.claims
+    plan = StudyPlan(
+        kind=kind,
+        name=name,
+        scale=label,
+        answers=study.answers or f"how {', '.join(rows)} compare",
+        experiment=study.experiment,
+        bases=bases,
+        set=_without_plugins(study.set),
+        given=_without_plugins(given),
+        rows=rows,
+        columns={n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
+        curve=next(iter(study.curve), None),
+        choose=study.choose or study.metrics[0],
+        select=select,
+        validation_fraction=study.validation_fraction if select == "validation" else None,
+        tuning=_tuning(study, is_sweep=is_sweep),
+        claims=[] if is_sweep or label == PRINTED else claims,
+        **{key: getattr(study, key) for key in AS_THEY_ARE},
+    )
+    _check_plan(plan, where)
+    return _with_baselines(plan, where)
+
+
+AS_THEY_ARE = ("metrics", "report", "at", "paper", "glosses", "confidence", "max_concurrent",
+               "hours", "left_out")  # fmt: skip
+"""Keys of a study that its plan has unchanged."""
 
 
 def _without_plugins(tree: Tree) -> Tree:
@@ -569,13 +505,11 @@ def _select(base: Tree) -> Select:
     return validate(ReportConfig, report, "report").select
 
 
-def _tuning(study: StudyKeys) -> Tuning:
+def _tuning(study: StudyKeys, *, is_sweep: bool) -> Tuning:
     """Return the budget: of a sweep that draws configurations `SAMPLES`."""
-    tuning = Tuning(**dict(study.tuning))
-    count = tuning.configurations
-    if count is None and isinstance(study, SweepKeys) and tuning.search != "grid":
-        count = SAMPLES
-    return tuning.model_copy(update={"configurations": count})
+    draws = is_sweep and study.tuning.search != "grid"
+    count = study.tuning.configurations or (SAMPLES if draws else None)
+    return study.tuning.model_copy(update={"configurations": count})
 
 
 def _check_plan(plan: StudyPlan, where: str) -> None:
@@ -592,6 +526,10 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
             tuning.search == "optuna" and not is_sweep
         ),
         "tuning.rounds is for tables; set rounds": is_sweep and tuning.rounds is not None,
+        "select: nothing is for sweeps": chooses_nothing and not is_sweep,
+        "tuning.configurations is null; set the budget of every row": (
+            not is_sweep and tuning.configurations is None
+        ),
         "select: nothing needs asha: null": chooses_nothing and asha,
         "select: nothing needs at: final": chooses_nothing and plan.at != "final",
         "select: nothing needs search: grid": chooses_nothing and tuning.search != "grid",
@@ -602,14 +540,7 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
     if tuning.at is not None and tuning.at not in plan.columns:
         near = nearest(tuning.at, plan.columns)
         raise UserError(f"{where}.tuning.at: there is no column {shown(tuning.at)}.{near}")
-    for look in plan.report.looked_at:
-        if not look or not set(look) <= set(plan.report.seeds):
-            raise UserError(
-                f"{where}.report.looked_at: {shown(look)} must be seeds of the report: those whose "
-                "verdicts were known when others were added or the table was changed"
-            )
-    _check_tuned(plan, where)
-    _check_columns(plan, where)
+    _check_overlaps(plan, where)
     _check_metrics(plan, where)
     _check_claims(plan, where)
 
@@ -617,16 +548,16 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
 # --- rows and columns -----------------------------------------------------------------------------
 
 
-def _with_spaces(study: StudyKeys, rows: Mapping[str, RowPlan], where: str) -> dict[str, RowPlan]:
+def _with_spaces(
+    study: StudyKeys, rows: Mapping[str, RowPlan], where: str, *, is_sweep: bool
+) -> dict[str, RowPlan]:
     """Return the rows, each with its method, title and whole space."""
-    is_sweep, space = isinstance(study, SweepKeys), study.space
+    space = study.space or {}
     if is_sweep and not space:
         raise UserError(
             f"{where}.space is empty; name what is swept, for example algorithm.lambda: "
             "{grid: [1, 7]}"
         )
-    if space is None:
-        space = {"lr": {"grid": [0.02, 0.06, 0.2]}}
     plans = {}
     for name, row in rows.items():
         at = where if is_sweep else f"{where}.rows.{name}"
@@ -719,97 +650,40 @@ def _check_effort(space: Tree, tuning: Tuning, where: str) -> None:
         )
 
 
-def _check_tuned(plan: StudyPlan, where: str) -> None:
-    """Raise an error if a tuned key is also set by a row, a column or the command line."""
-    set_here = {over: over for over in plan.given}
-    set_here |= {key: over for over, value in plan.given.items() for key in flatten({over: value})}
+def _check_overlaps(plan: StudyPlan, where: str) -> None:
+    """Raise an error if a key is tuned, and set elsewhere; or set by a column, and elsewhere."""
+    given = [*plan.given, *(key for over in plan.given.items() for key in flatten(dict([over])))]
+    columns = {f"column {name}": keys for name, keys in plan.columns.items()}
     for name, row in plan.rows.items():
-        for_row = "" if name == ALL else f" for row {name}"
-        tuned = [key for axis in parse_space(row.space) for key in axis.keys]
-        for key in filter(set_here.__contains__, tuned):
-            over = set_here[key]
-            raise UserError(
-                f"{where}: {key} is tuned{for_row}; leave {over}={plan.given[over]} out, or "
-                "change the space in the file"
-            )
-        sources = {f"column {column}": keys for column, keys in plan.columns.items()}
-        sources[f"{where}.rows.{name}.set"] = row.set
-        for source, source_keys in sources.items():
-            for key in (key for key in tuned if _overlapping_keys(key, source_keys)):
-                raise UserError(
-                    f"{where}: {key} is tuned{for_row}, and {source} sets it; leave one out "
-                    f"(`space: {{{key}: null}}` in the row tunes all else)"
-                )
+        of = "" if name == ALL else f" for row {name}"
+        tuned = [key for axis in plan.axes_of(name) for key in axis.keys]
+        found = {"the command line": next(filter(given.__contains__, tuned), None)}
+        for source, keys in {"the row's set": row.set, **columns}.items():
+            found[source] = _overlap(tuned, keys)
+        for source, key in found.items():
+            if key is not None:
+                raise UserError(f"{where}: {key} is tuned{of}, and set by {source}; leave one out")
+    given += [] if plan.report.rounds is None else ["rounds"]
+    for source, keys in columns.items():
+        if source in (f"column {MEAN}", f"column {EACH}"):
+            raise UserError(f"{where}: the name of {source} is reserved for claims; rename it")
+        if key := _overlap(keys, given):
+            more = "report.rounds or the command line" if key == "rounds" else "the command line"
+            raise UserError(f"{where}: {source} sets {key}, and so does {more}; leave one out")
 
 
-def _overlapping_keys(key: str, keys: Iterable[str]) -> list[str]:
-    """Return the keys that equal `key`, contain it or are contained in it."""
-    return [
-        other
-        for other in keys
-        if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}.")
-    ]
-
-
-def _check_columns(plan: StudyPlan, where: str) -> None:
-    """Raise an error for a reserved name, or if a key of a column is overridden."""
-    for column, keys in plan.columns.items():
-        if column in (MEAN, EACH):
-            raise UserError(
-                f"{where}.columns: '{column}' is reserved for claims (on: {column}); rename the "
-                "column"
-            )
-        for key in keys:
-            if over := _overlapping_keys(key, plan.given):
-                raise UserError(
-                    f"{where}: column {column} sets {key}; leave {over[0]}= out, or change the "
-                    "columns in the file"
-                )
-        if "rounds" in keys and plan.report.rounds is not None:
-            raise UserError(
-                f"{where}: column {column} sets rounds, and report.rounds={plan.report.rounds} "
-                "would replace them; leave one of them out"
-            )
+def _overlap(keys: Iterable[str], others: Iterable[str]) -> str | None:
+    """Return the first key that equals, contains or is contained in one of the others."""
+    for key in keys:
+        if any(f"{o}.".startswith(f"{key}.") or f"{key}.".startswith(f"{o}.") for o in others):
+            return key
+    return None
 
 
 # --- metrics and claims ---------------------------------------------------------------------------
 
 
-def _table_parts(
-    study: StudyKeys, rows: Mapping[str, RowPlan], tree: Tree, label: str, where: str
-) -> Tree:
-    """Return what only the plan of a table has, checked: columns, claims, the paper's numbers.
-
-    Glosses and the paper's numbers may name rows and columns of any scale, which `tree` has.
-    """
-    if not isinstance(study, TableKeys):
-        return {"columns": {ALL: {}}}
-    named = dict.fromkeys([*tree["rows"], *tree.get("baselines", BASELINES)])
-    names = dict.fromkeys([*named, *_columns_in(tree)])
-    for name in study.glosses:
-        if name not in names:
-            near = nearest(name, names)
-            raise UserError(f"{where}.glosses: there is no row or column {shown(name)}.{near}")
-    if study.paper is not None:
-        study.paper.check([*named], where)
-    claims = study.claims if study.claims is not None else _default_claims(study, rows)
-    return {
-        "columns": {n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
-        "curve": next(iter(study.curve), None),
-        "claims": [] if label == PRINTED else claims,
-        **{key: getattr(study, key) for key in ("paper", "test", "glosses", "confidence")},
-    }
-
-
-def _columns_in(tree: Tree) -> Iterator[str]:
-    """Yield the names of the columns at all scales of a file."""
-    for part in (tree, *filter(None, tree.get("scales", {}).values())):
-        yield from part.get("columns") or ()
-        for key, values in (part.get("curve") or {}).items():
-            yield from (f"{key.rpartition('.')[2]}={value}" for value in values)
-
-
-def _default_claims(study: TableKeys, rows: Mapping[str, RowPlan]) -> list[Any]:
+def _default_claims(study: StudyKeys, rows: Mapping[str, RowPlan]) -> list[Any]:
     """Return the default claims: each method is better than each baseline, by the first metric."""
     sign = "<" if _less_is_better(study.metrics[0]) else ">"
     methods = [n for n in rows if n not in study.baselines and rows[n].control is None]

@@ -47,9 +47,15 @@ def outcome(study: Study) -> TableRecord:
     notes = [
         *table_caveats(study.plan, record, _experiments(study, reported)),
         *_reuse_notes(study, specs),
-        *study.plan.report.look_notes(),
+        *_looks(study.plan.report.looks),
     ]
     return record.model_copy(update={"notes": notes}).concluded()
+
+
+def _looks(count: int) -> list[str]:
+    """Return a note on earlier looks at the verdicts."""
+    times = f"{count} times" if count > 1 else "once"
+    return [f"The verdicts were seen {times} before, and p-values count these looks"] * (count > 0)
 
 
 def _add(runs: dict[str, Measured | FailedRun], name: str, run: Measured) -> None:

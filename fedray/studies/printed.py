@@ -46,15 +46,17 @@ def as_printed(tree: Tree, where: str) -> Tree:
             f"{', '.join(scales) or 'laptop'}"
         )
     paper, own = _mapping(scales[PAPER]), _mapping(scales.get(PRINTED))
-    study = {key: value for key, value in tree.items() if key not in ("claims", "test", "report")}
+    study = {key: value for key, value in tree.items() if key not in ("claims", "report")}
     scale = {key: value for key, value in paper.items() if key not in ("report", "hours")}
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
         numbers = _mapping(_mapping(tree.get("paper")).get("numbers"))
-        controls = [name for name, row in tree["rows"].items() if _mapping(row).get("control")]
+        controls = [
+            name for name, row in _mapping(tree["rows"]).items() if _mapping(row).get("control")
+        ]
         left = [name for name in controls if name not in {*numbers, *_mapping(own.get("rows"))}]
-        study["rows"] = _fixed(tree["rows"], left)
+        study["rows"] = _fixed(_mapping(tree["rows"]), left)
         scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
         study["glosses"] = _without(tree.get("glosses"), left)
     if {"columns", "curve"} & own.keys():

@@ -15,7 +15,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +71,8 @@ class Study:
         seconds: time of runs by key, over all commands.
         failures: reasons of failed runs by key.
         stopped: keys of runs that a scheduler stopped, which stay so.
-        suggested: configurations that Optuna suggested, in order.
+        suggested: different configurations that Optuna suggested, in order.
+        has_all_suggestions: whether Optuna has suggested all that it can.
         runs: the runs that this process began, by key.
         declared: declarations of the metrics of the results that were read, by name.
     """
@@ -88,6 +88,7 @@ class Study:
     failures: dict[str, str] = field(default_factory=dict)
     stopped: set[str] = field(default_factory=set)
     suggested: list[Config] = field(default_factory=list)
+    has_all_suggestions: bool = False
     runs: dict[str, StudyRun] = field(default_factory=dict)
     declared: dict[str, Metric] = field(default_factory=dict)
 
@@ -166,9 +167,22 @@ class Study:
     def states(self) -> list[CellState]:
         """The state of every cell."""
         if self._states is None:
-            state = partial(cell_state, self.plan, ends=self.end_of, suggested=self.suggested)
-            self._states = [state(place) for place in self.plan.places]
+            self._states = [
+                cell_state(self.plan, place, self.end_of, self.suggested, self.to_suggest)
+                for place in self.plan.places
+            ]
         return self._states
+
+    @property
+    def to_suggest(self) -> int:
+        """The number of configurations that Optuna has still to suggest."""
+        if self.has_all_suggestions or not self.plan.uses_optuna:
+            return 0
+        return max(0, (self.plan.tuning.configurations or 0) - len(self.suggested))
+
+    def end_suggestions(self) -> None:
+        """Record that Optuna suggests only configurations that it has suggested before."""
+        self.has_all_suggestions, self._states = True, None
 
     def suggest(self, config: Config) -> None:
         """Record a configuration that Optuna suggested."""

@@ -97,6 +97,13 @@ class FederatedRun(tune.Trainable):  # type: ignore[misc]
         self._begin(new_config)
         return True
 
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """Return the run's folder, which holds its checkpoint."""
+        return {"folder": self._last.get("folder")}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """Do nothing: the next step continues from the run's folder."""
+
     def cleanup(self) -> None:
         """Leave the run, end the workers and clear the shared cache."""
         from fedray.runtime.cache import shared

@@ -23,6 +23,7 @@ from ray.tune.search import Repeater, Searcher
 from ray.tune.search.repeater import TRIAL_INDEX
 
 from fedray.base.errors import RayDied, RunFailed
+from fedray.base.streams import Streams
 from fedray.results.design import Config, Place
 from fedray.runtime.cluster import Liveness, cause_of
 from fedray.storage.metric import find_metric
@@ -38,6 +39,8 @@ FOLDER = "tune"
 """Ray Tune's folder in a study's folder."""
 WRITE_SECONDS = 1.0
 """Minimum time between two writes of the study's files, unless a run fails or is stopped."""
+MOST_TRIES = 10
+"""Suggestions of Optuna for each configuration that is wanted, known ones included."""
 DIED = "its processes died"
 """First words of the reason of a run that was lost too often."""
 
@@ -105,9 +108,9 @@ class StudySearch(Searcher):  # type: ignore[misc]
         """Return the next trial's config; None while none is ready; FINISHED at the end."""
         study = self._study
         if self._inner is not None:
+            if self._has_enough():
+                return Searcher.FINISHED
             config = self._inner.suggest(trial_id)
-            if config is None or config == Searcher.FINISHED:
-                return config
             spec = spec_of(config, study.plan)
             study.suggest(spec.config)
         elif (next_spec := study.ask()) is not None:
@@ -119,6 +122,16 @@ class StudySearch(Searcher):  # type: ignore[misc]
         self._began[trial_id] = time.monotonic()
         self._write()
         return config
+
+    def _has_enough(self) -> bool:
+        """Return True if Optuna has suggested all configurations, or only known ones for long."""
+        study, seeds = self._study, len(self._study.plan.report.seeds)
+        if len(self._trials) % seeds:  # of a configuration's repetitions, some are missing
+            return False
+        count = study.plan.tuning.configurations or 0
+        if len(self._trials) >= MOST_TRIES * seeds * count:
+            study.end_suggestions()
+        return study.to_suggest == 0
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Show a new round."""
@@ -217,7 +230,6 @@ def run_trials(
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
     inner = optuna_search(study) if plan.uses_optuna else None
-    configurations = plan.tuning.configurations or 0
     losses = [run.experiment.faults.max_failures for run in study.needed.values()]
     metric, mode = objective_of(plan) if plan.is_sweep else (None, None)
     tuner = tune.Tuner(
@@ -227,7 +239,7 @@ def run_trials(
             scheduler=scheduler(study),
             metric=metric,
             mode=mode,
-            num_samples=-1 if inner is None else configurations * len(plan.report.seeds),
+            num_samples=-1,
             max_concurrent_trials=concurrent,
             reuse_actors=True,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
@@ -237,6 +249,7 @@ def run_trials(
             storage_path=str(study.home),
             verbose=0,
             stop=StopIfRayDied(),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the store has all
             failure_config=tune.FailureConfig(max_failures=max(losses, default=0)),
         ),
     )
@@ -262,13 +275,15 @@ def _keep_causes(study: Study, results: tune.ResultGrid) -> None:
 def optuna_search(study: Study) -> Searcher:
     """Return Optuna's sampler, which first repeats its suggestions of an earlier command.
 
-    Their runs end at once if they have finished.
+    Their runs end at once if they have finished. Its random numbers are other than before, which
+    would give the first suggestions again.
     """
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     plan, seeds = study.plan, len(study.plan.report.seeds)
+    streams = Streams(plan.tuning.search_seed)
     domains = {
         axis.key: tune.choice(list(axis.values))
         if axis.is_listed
@@ -285,7 +300,8 @@ def optuna_search(study: Study) -> Searcher:
         mode=mode,
         points_to_evaluate=[_joined(config, plan) for config in study.suggested],
         sampler=optuna.samplers.TPESampler(
-            n_startup_trials=plan.random_suggestions, seed=plan.tuning.search_seed
+            n_startup_trials=plan.random_suggestions,
+            seed=streams.entropy("search", round_=len(study.suggested)) % 2**32,
         ),
     )
     return Repeater(search, repeat=seeds) if seeds > 1 else search

@@ -116,7 +116,7 @@ def test_a_run_of_other_code_is_not_resumed(tmp_path, monkeypatch):
     rounds.close()
     with monkeypatch.context() as raised:
         raise_version(raised, "architecture", "mlp")
-        with pytest.raises(UserError, match=r"architecture mlp: version 1, now 9\) changed"):
+        with pytest.raises(UserError, match=r"code.architecture was None, now {'mlp': 9}"):
             session(tmp_path)
     assert [done.round for done in session(tmp_path).rounds()] == [1, 2]
 

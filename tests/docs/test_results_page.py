@@ -90,12 +90,11 @@ def test_a_claim_counts_as_decided_when_it_holds_or_is_refuted():
     table, other = a_table(), a_table("other")
     first, second, _ = table.claims
     decided = [
-        first.model_copy(update={"verdict": "holds", "fragile": ["undecided without seed 1"]}),
+        first.model_copy(update={"verdict": "holds"}),
         second.model_copy(update={"verdict": "refuted"}),
     ]
     text = summary([table.model_copy(update={"claims": decided}), other], 2)
-    fragile = "1 are [fragile](trust.md#fragile-verdicts)"
-    assert f"**2 of 5 claims decided** (1 hold, 1 refuted; {fragile}) in 2 tables." in text
+    assert "**2 of 5 claims decided** (1 hold, 1 refuted) in 2 tables." in text
     assert "| [tiny](results/tiny/table.md) | does mine lead? | 1 | 1 | 0 |" in text
     assert "| [other](results/other/table.md) | does mine lead? | 0 | 0 | 3 |" in text
     assert "2 further tables of the papers are ready" in text

@@ -12,8 +12,7 @@ import pytest
 from plugged import DATA, METHOD, SMALL
 
 from fedray.base.errors import UserError
-from fedray.plugins import read_plugin
-from fedray.plugins.entry_points import check_version
+from fedray.plugins import read_plugin, use
 
 RUN = ["-m", "fedray.run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
 
@@ -43,14 +42,15 @@ def test_what_is_installed_is_named_by_version_and_hash(tmp_path, monkeypatch):
     install(tmp_path, METHOD)
     monkeypatch.syspath_prepend(tmp_path)
     found = read_plugin("extra_methods.register")
-    assert not found.is_shipped
+    assert not found.files
     assert (found.version, found.given) == ("1.0", "extra_methods.register")
-    check_version(found)
+    use([found])
+    use(())
     install(tmp_path, METHOD + "\n", "1.0")
     with pytest.raises(UserError, match=r"is not that of the experiment \(version 1.0, hash"):
-        check_version(found)
-    with pytest.raises(UserError, match="the plug-in other is not installed here"):
-        check_version(replace(found, module="other"))
+        use([replace(found, folder="/other")])
+    with pytest.raises(UserError, match="the plug-in other is neither a file here nor installed"):
+        use([replace(found, module="other")])
 
 
 @pytest.mark.long

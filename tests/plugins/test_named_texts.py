@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,10 @@ from commands import analyse, cost, diff, predict, report, run, show, sweep, ver
 from PIL import Image
 
 import fedray
+import fedray.plugins as loading
 from fedray.base.errors import UserError
 from fedray.cli.main import COMMANDS as SUBCOMMANDS
-from fedray.plugins import loading, named_plugins, read_plugin, use
+from fedray.plugins import named_plugins, read_plugin, use
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
 SERIAL = ["--executor", "serial", "--no-track"]
@@ -31,7 +31,7 @@ def new_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def forget() -> None:
-        monkeypatch.setattr(sys.modules["fedray.plugins.named"], "_named", set())
+        monkeypatch.setattr(loading, "_named", set())
         use(())
         for plugin in list(loading._loaded.values()):
             loading._unload(plugin)

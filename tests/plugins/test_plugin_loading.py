@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from plugged import METHOD
 
+import fedray.plugins as loading
 from fedray.base.errors import Failure, UserError
 from fedray.core import algorithms
 from fedray.plugin import partitions
-from fedray.plugins import loading, named_plugins, use
+from fedray.plugins import named_plugins, use
 from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")
@@ -84,11 +85,13 @@ def test_plugins_import_each_other_and_packages_themselves():
     Path("pack/__init__.py").write_text("from .inner import NAME\nimport pack.inner\n")
     Path("pack/inner.py").write_text("NAME = 'mine'\n")
     Path("helpers.py").write_text("from pack import NAME\n")
-    load(mine=METHOD.replace('"scaled"', "helpers.NAME").replace(
+    Path("mine.py").write_text(METHOD.replace('"scaled"', "helpers.NAME").replace(
         "from fedray.plugin", "import helpers\nfrom fedray.plugin"))  # fmt: skip
+    files = ["mine.py", "helpers.py", "pack"]
+    use(named_plugins(files), check=True)
     assert "mine" in algorithms.names()
     Path("helpers.py").write_text("NAME = 'yours'\n")
-    use(named_plugins(["mine.py"]), check=True)  # is imported anew, because its helper has changed
+    use(named_plugins(files), check=True)  # is imported anew, because its helper has changed
     assert "yours" in algorithms.names()
     assert "mine" not in algorithms.names()
 

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
 
-from fedray.plugins import named, use
+import fedray.plugins as module
+from fedray.plugins import use
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
 
@@ -95,7 +96,7 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
     changed = METHOD.replace("self.scale *", "3 *")
     write(tmp_path, mine=changed)
     use(())
-    named._named.clear()  # as in a new process
+    module._named.clear()  # as in a new process
     assert "comes from a folder" in refused(capsys, "--resume", str(out))
     said = refused(capsys, "--resume", str(out), *plugin)
     assert "holds another experiment (plugins.mine was '" in said

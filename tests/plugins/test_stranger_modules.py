@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedray.__main__ import main
-from fedray.plugins.plugin import hash_of
+from fedray.plugins import hash_of
 from fedray.registry import installed_points, search_path
 
 MARK = "import pathlib; pathlib.Path({marker!r}).touch()\n"
@@ -78,7 +78,7 @@ def test_only_entry_points_count_as_installed(received, tmp_path, capsys, module
     write_this(received, module, {})
     sys.modules.pop(module, None)
     assert main([command, "this.yaml"]) == 2
-    assert f"the plug-in {module} is not installed here" in capsys.readouterr().err
+    assert f"the plug-in {module} is neither a file here nor installed" in capsys.readouterr().err
     assert not (tmp_path / "executed").exists()
 
 

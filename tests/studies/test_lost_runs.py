@@ -14,7 +14,7 @@ from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.tune import StudySearch
+from fedray.studies.tune import StudySearch, run_trials
 from fedray.sweep import main
 
 
@@ -49,6 +49,25 @@ def test_how_runs_end_is_recorded_as_ray_tune_tells_it(here):
     assert study.repeatable == [first.key]
 
 
+def test_a_run_that_is_lost_begins_again_a_bounded_number_of_times(here, monkeypatch):
+    asked = []
+    monkeypatch.setattr("fedray.studies.tune.StopIfRayDied", lambda: None)
+    monkeypatch.setattr(
+        "ray.tune.Tuner",
+        lambda trainable, tune_config, run_config: asked.append(run_config) or _Tuner(),
+    )
+    run_trials(sweep(), _Shown(), 1, lambda: None, lambda: None)  # type: ignore[arg-type]
+    [config] = asked
+    assert config.failure_config.max_failures == 1
+
+
+class _Tuner:
+    """Stands for a `Tuner` of which no trial ran."""
+
+    def fit(self) -> list[Any]:
+        return []
+
+
 def values(home: Path) -> list[tuple[str, str]]:
     """Each configuration's value, in the order of their numbers."""
     with (home / "trials.csv").open() as file:
@@ -73,7 +92,7 @@ def test_processes_that_die_between_runs_end_no_sweep(here, monkeypatch):
             done = sum(RunFolder(run).is_finished for run in runs)
             if done > len(ends):
                 found = [p for p in psutil.Process().children(recursive=True)
-                         if p.name().startswith("ray::Run")]  # fmt: skip
+                         if p.name().startswith("ray::Run.train")]  # fmt: skip
                 time.sleep(0.02 * len(ends))
                 if found:
                     ends.append(found[len(ends) % len(found)])

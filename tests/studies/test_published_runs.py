@@ -86,7 +86,7 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
 
 
 def test_a_look_makes_no_other_run(published, write):
-    write(**CHANGES | {"report": {"seeds": [0, 1], "looked_at": [[0]]}})
+    write(**CHANGES | {"report": {"seeds": [0, 1], "looks": 1}})
     assert begun("--from", "out").is_complete
 
 

@@ -31,7 +31,7 @@ CHANGES = {
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
     "metrics": ["local_accuracy", "local_accuracy_weighted"],
     "tuning": {"configurations": 3, "rounds": 1},
-    "report": {"seeds": [0, 1, 2, 3], "looked_at": [[0, 1]]},
+    "report": {"seeds": [0, 1, 2, 3], "looks": 1},
     "claims": [
         {"claim": "mine > base", "source": "Table 1"},
         {"claim": "mine > base + 1", "on": "each"},

@@ -9,7 +9,7 @@ import pytest
 from pretended_runs import claims_of, page_of
 from scipy import stats
 
-from fedray.results.paired import PairedTest, SeedRange, Side, seeds_to_decide, verdict_of
+from fedray.results.paired import PairedTest, Side, verdict_of
 from fedray.results.paired import compare as compared
 from fedray.studies.outcome import outcome
 
@@ -49,7 +49,6 @@ def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
     assert found.comparison.p == pytest.approx(expected)
     assert found.p_holm == pytest.approx(expected)  # the control's p is smaller
     assert found.verdict == "holds"
-    assert found.needed is None
     interval = found.comparison.interval
     assert interval.mean == pytest.approx(1.75)
     assert interval.low > 0
@@ -64,69 +63,19 @@ def test_a_margin_is_part_of_the_claim(play):
     found = verdict(play, claims=["mine > base + 1.5"])
     assert found.comparison.interval.mean == pytest.approx(0.25)
     assert found.verdict == "undecided"
-    assert found.needed is None  # p is 0.7: its direction is open
     assert verdict(play, claims=["mine > base + 5"]).verdict == "refuted"
     assert verdict(play, claims=["mine > base - 1"]).verdict == "holds"
 
 
-@pytest.mark.parametrize(
-    ("looked_at", "fixed", "anytime", "notes"),
-    [
-        ([], 1, 1, []),
-        (
-            [[0], [0, 1]],
-            3,
-            1,
-            [
-                "The verdicts of seed 0 were known before seed 1 was added",
-                "The verdicts of seeds 0, 1 were known before seeds 2, 3 were added",
-            ],
-        ),
-        (
-            [[3, 2, 1, 0]],
-            2,
-            2,
-            ["The verdicts of seeds 3, 2, 1, 0 were known before the table was changed"],
-        ),
-    ],
-)
-def test_what_the_file_says_is_a_look(play, looked_at, fixed, anytime, notes):
-    curve, report = numbers(null=[0.1] * 4, **CLEAR), {**SEEDS, "looked_at": looked_at}
-    study = play(curve, **ALONE, report=report)
-    found = outcome(study)
-    assert (study.plan.report.looks("fixed"), study.plan.report.looks("anytime")) == (
-        fixed,
-        anytime,
-    )
-    assert found.plan.paired_test.looks == fixed
-    assert [note for note in found.notes if note.startswith("The verdicts of")] == notes
-    alone = verdict(play).comparison
-    assert claims_of(found)[0].comparison.p == pytest.approx(min(1, fixed * alone.p))
-
-
 def test_the_page_says_which_test_and_how_many_looks(play):
-    report = {**SEEDS, "looked_at": [[0, 1]]}
     curve = numbers(null=[0.1] * 4, **CLEAR)
-    text = page_of(play(curve, **{**ALONE, "report": report}))
-    assert "with their 97.5 % t interval; p of the two-sided paired t-test, corrected" in text
+    book = play(curve, **{**ALONE, "report": {**SEEDS, "looks": 1}})
+    text = page_of(book)
+    assert "with their 97.5 % t interval; " in text
     assert "It is look 2 at these claims, so each p is multiplied by 2." in text
-    text = page_of(play(curve, **{**ALONE, "report": report, "test": "anytime"}))
-    assert "95 % confidence sequence; p of the two-sided anytime-valid paired t-test, with" in text
-    assert "It is look" not in text
-
-
-def test_a_fragile_verdict_is_marked_with_its_reason(play):
-    mine = [0.5 + gain / 100 for gain in (1, 8, 7, 6, 8)]
-    curve = numbers(mine=mine, base=[0.5] * 5, null=[0.1] * 5)
-    book = play(curve, **{**ALONE, "report": {"seeds": [0, 1, 2, 3, 4]}, "rows": {
-        name: ROWS[name] for name in ("mine", "base")
-    }})  # fmt: skip
-    (found,) = outcome(book).claims
-    assert (found.verdict, found.fragile) == ("holds", [])
-    (harder,) = outcome(play(numbers(mine=[0.51, 0.58, 0.57, 0.58], base=[0.5] * 4), **{
-        **ALONE, "report": SEEDS, "rows": {name: ROWS[name] for name in ("mine", "base")}
-    })).claims  # fmt: skip
-    assert (harder.verdict, harder.fragile) == ("holds", ["undecided without seed 1, 2 or 3"])
+    assert "- The verdicts were seen once before, and p-values count these looks." in text
+    found = claims_of(outcome(book))[0]
+    assert found.comparison.p == pytest.approx(2 * verdict(play).comparison.p)
 
 
 def test_what_could_not_be_answered_was_asked_all_the_same(play):
@@ -141,7 +90,7 @@ def test_what_could_not_be_answered_was_asked_all_the_same(play):
 
 def test_one_seed_decides_nothing(play):
     found = verdict(play, report={"seeds": [0]})
-    assert (found.verdict, found.p_holm, found.needed) == ("undecided", None, None)
+    assert (found.verdict, found.p_holm) == ("undecided", None)
 
 
 def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
@@ -173,14 +122,12 @@ def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
         assert (found.p, found.interval.std, found.is_same) == (0.25, 0, False)
         assert found.interval.mean == pytest.approx(0.2 * size)
         assert (found.interval.low, found.interval.high) == (-math.inf, math.inf)
-        assert seeds_to_decide(found) == SeedRange(7, 7)  # 2^(1 - 7) is below 0.05 / 2
 
 
-@pytest.mark.parametrize("kind", ["fixed", "anytime"])
 @pytest.mark.parametrize("looks", [1, 4])
 @pytest.mark.parametrize("count", [2, 5, 6, 8, 9])
-def test_the_interval_of_equal_differences_agrees_with_their_p(kind, looks, count):
-    test = PairedTest(kind, looks=looks)
+def test_the_interval_of_equal_differences_agrees_with_their_p(looks, count):
+    test = PairedTest(looks=looks)
     found = compared(Side("a", None), Side("b", None), dict.fromkeys(range(count), 2.0), test, 9)
     decides = verdict_of(found, found.p) == "holds"
     assert decides == (count - 1 >= math.log2(looks / 0.05))
@@ -194,7 +141,7 @@ def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play
     seeds = {"seeds": [0, 1, 2]}
     book = play(curve, **{**ALONE, "claims": claims, "report": seeds})
     found, other = claims_of(outcome(book))[:2]
-    assert (found.verdict, found.p_holm, found.needed) == ("undecided", 1, None)
+    assert (found.verdict, found.p_holm) == ("undecided", 1)
     assert (found.comparison.is_same, other.comparison.is_same) == (True, False)
     text = page_of(book)
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base + 10 |"))

@@ -102,7 +102,7 @@ def test_oblong_models_take_images_of_their_size_alone():
         ("nowhere.png", "nowhere.png does not exist"),
         (".", "is a folder; pass the images in it"),
         ([object()], "object is not accepted"),
-        (__file__, "is not an image"),
+        (__file__, "cannot be decoded"),
     ],
 )
 def test_what_cannot_be_read_is_said(images, said):

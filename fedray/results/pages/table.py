@@ -23,8 +23,6 @@ from fedray.storage.metric import Metric
 
 MARK = "†"
 """Marks numbers that were selected on test images."""
-FRAGILE = "(fragile)"
-"""Marks verdicts with weak support."""
 UNIT = ", %"
 """Suffix of the name of a share."""
 MEAN = "mean"
@@ -32,11 +30,6 @@ OTHER_SEEDS = (
     "Where seeds failed, a mean is that of the others, and a difference that of the seeds which "
     "both sides have"
 )
-TESTS = {
-    "fixed": "paired t-test",
-    "anytime": "anytime-valid paired t-test, with which seeds may be added at any time",
-}
-"""Names of the tests of claims, for captions."""
 PAGE, LATEX, HTML = "table.md", "table.tex", "table.html"
 FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 
@@ -296,16 +289,14 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
 
 
 def verdict_text(comparison: Comparison, result: ClaimResult) -> str:
-    """Return the text of a verdict; for undecided claims, with the number of seeds needed."""
+    """Return the text of a verdict, with the reason why a claim cannot be decided."""
     if result.verdict == "not asked":
         return "no runs"
-    if result.verdict != "undecided":
-        return f"{result.verdict} {FRAGILE}" if result.fragile else result.verdict
-    if comparison.is_same:
+    if result.verdict == "undecided" and comparison.is_same:
         return "undecided: the same on every seed"
-    if len(comparison.differences) < 2:
+    if result.verdict == "undecided" and len(comparison.differences) < 2:
         return "undecided: needs two seeds at least"
-    return "undecided" if result.needed is None else f"undecided: {result.needed}"
+    return result.verdict
 
 
 def claim_text(claim: Claim, record: TableRecord) -> str:
@@ -322,6 +313,7 @@ def _claims(record: TableRecord) -> Section:
         [
             claim_text(claim, record),
             interval_text(comparison.interval, record.metric(claim.metric)),
+            decidable_text(record, comparison, record.metric(claim.metric)),
             p_text(result.p_holm),
             f"**{verdict_text(comparison, result)}**",
             claim.source,
@@ -332,29 +324,26 @@ def _claims(record: TableRecord) -> Section:
         rows = [row[:-1] for row in rows]
     decided = sum(result.verdict in ("holds", "refuted") for result in record.claims)
     test = record.plan.paired_test
-    header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
-    fragile = [
-        f"{FRAGILE} {claim_text(claim, record)}: {'; '.join(result.fragile)}"
-        for claim, _, result in tested
-        if result.fragile
-    ]
+    header = ["claim", "difference", "could show", "p (Holm)", "verdict", "source"][: len(rows[0])]
     below = (
-        f"{decided} of {len(rows)} claims are decided{_of_fragile(len(fragile))}. Differences seed "
-        f"by seed, less what is claimed, with their {interval_name(test)}; p of the two-sided "
-        f"{TESTS[test.kind]}, corrected for {len(rows)} comparisons; decided below "
-        f"{test.alpha:.2g}.{_of_looks(test)}{_of_choices(record)}"
+        f"{decided} of {len(rows)} claims are decided. Differences seed by seed, less what is "
+        f"claimed, with their {interval_name(test)}; the least difference that these seeds could "
+        f"have shown; p of the two-sided paired t-test, corrected for {len(rows)} comparisons; "
+        f"decided below {test.alpha:.2g}.{_of_looks(test)}{_of_choices(record)}"
     )
-    return Section("Claims", (), header, rows, [below], fragile)
+    return Section("Claims", (), header, rows, [below])
+
+
+def decidable_text(record: TableRecord, comparison: Comparison, metric: Metric) -> str:
+    """Format the least difference that the seeds of a claim could have shown."""
+    interval, count = comparison.interval, len(record.asked)
+    least = None if interval is None else comparison.test.decidable(interval, count)
+    return NOTHING if least is None else number(least, metric)
 
 
 def interval_name(test: PairedTest) -> str:
     """Return the name of the intervals of differences, with their level."""
-    name = "t interval" if test.kind == "fixed" else "confidence sequence"
-    return f"{100 * test.interval_level:.3g} % {name}"
-
-
-def _of_fragile(count: int) -> str:
-    return f", {count} of them {FRAGILE} for the reasons below" if count else ""
+    return f"{100 * test.interval_level:.3g} % t interval"
 
 
 def _of_looks(test: PairedTest) -> str:
