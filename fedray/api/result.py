@@ -95,7 +95,7 @@ class Result:
                 one row per evaluated round and client with the accuracy.
 
         Raises:
-            UserError: if pandas is not installed, or `of` is invalid.
+            UserError: if `of` is invalid.
         """
         if of not in get_args(Frame):
             raise UserError(f"to_pandas(of={of!r}) is neither 'rounds' nor 'clients'")
@@ -160,15 +160,9 @@ def _row(done: Round) -> dict[str, Any]:
 
 
 def indexed_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
-    """Return rows as a pandas DataFrame.
+    """Return rows as a pandas DataFrame."""
+    import pandas
 
-    Raises:
-        UserError: if pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise UserError("pandas is not installed; pip install pandas") from None
     table = pandas.DataFrame(list(rows))
     return table.set_index(list(index)) if index and len(table) else table
 

@@ -151,8 +151,8 @@ class RowPlan(Frozen):
     of: str | None = None
     """The row whose gain the control tries to explain; None: the table's first row."""
     over: str | None = None
-    """The row over which the gain is measured; None: the row that `of` is claimed to beat, if it is
-    a single one."""
+    """The row over which the gain is measured; None: the control has one claim, and its share of
+    the gain is not shown."""
 
 
 @dataclass(frozen=True)

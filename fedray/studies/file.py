@@ -459,7 +459,7 @@ def _plan(
         **{key: getattr(study, key) for key in AS_THEY_ARE},
     )
     _check_plan(plan, where)
-    return _with_baselines(plan, where)
+    return plan
 
 
 AS_THEY_ARE = ("metrics", "report", "at", "paper", "glosses", "confidence", "max_concurrent",
@@ -603,27 +603,6 @@ def _explained(name: str, row: RowPlan, rows: Mapping[str, RowPlan], where: str)
     if row.over is not None and row.over in (name, explained):
         raise UserError(f"{where}.over is {row.over}; name the row over which {explained} gains")
     return explained
-
-
-def _with_baselines(plan: StudyPlan, where: str) -> StudyPlan:
-    """Return the plan; a control without `over` gets the only row that its method is to beat."""
-    rows, claims = dict(plan.rows), _claims_of_file(plan)
-    for name, row in plan.rows.items():
-        beaten = {
-            claim.worse.row
-            for claim in claims
-            if claim.better.rows == [row.of] and claim.worse.other is None
-        }
-        beaten = {other for other in beaten - {row.of} if not rows[other].control}
-        if not row.control or row.over is not None or not beaten:
-            continue
-        if len(beaten) > 1:
-            raise UserError(
-                f"{where}.rows.{name}: {row.of} is claimed to beat {', '.join(sorted(beaten))}; "
-                "name in over: the one over which its gain is measured"
-            )
-        rows[name] = row.model_copy(update={"over": beaten.pop()})
-    return plan.model_copy(update={"rows": rows})
 
 
 def _axes(row: RowPlan, rows: Mapping[str, RowPlan], space: Tree, where: str) -> Tree:

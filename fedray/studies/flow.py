@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +204,7 @@ def run_cells(request: Request, study: Study, concurrent: int) -> Outcome:
     with tracking(study.home, track=request.track) as start:
         try:
             if not study.is_complete:
-                grid = _train(study, concurrent, start)
+                grid = _train(study, concurrent, start, how_to_go_on(request))
             return Outcome(study, _finish(request, study), grid)
         except KeyboardInterrupt as stop:
             say_stopped(stop, how_to_go_on(request))
@@ -212,7 +213,9 @@ def run_cells(request: Request, study: Study, concurrent: int) -> Outcome:
             raise RunFailed(f"{error}; {how_to_go_on(request)}") from None
 
 
-def _train(study: Study, concurrent: int, start_tracking: Callable[[], None]) -> ResultGrid:
+def _train(
+    study: Study, concurrent: int, start_tracking: Callable[[], None], how: str
+) -> ResultGrid:
     """Run the remaining runs concurrently; write a table's page whenever a cell ends.
 
     Tracking starts after the first round, because until then all CPUs are busy.
@@ -222,7 +225,8 @@ def _train(study: Study, concurrent: int, start_tracking: Callable[[], None]) ->
     from fedray.studies.tune import run_trials
 
     with Progress(study, concurrent) as show:
-        return run_trials(study, show, concurrent, lambda: write_pages(study), start_tracking)
+        pages = partial(write_pages, study)
+        return run_trials(study, show, concurrent, pages, start_tracking, how)
 
 
 def how_to_go_on(request: Request) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -190,10 +191,14 @@ class StudySearch(Searcher):  # type: ignore[misc]
 
 
 class StopIfRayDied(tune.Stopper):  # type: ignore[misc]
-    """Ends a `Tuner` if Ray has died, for which Ray Tune would wait."""
+    """Ends a `Tuner` if Ray has died, for which Ray Tune would wait.
 
-    def __init__(self) -> None:
-        self._liveness = Liveness()
+    Args:
+        how_to_go_on: printed with the cause at once, because Ray may abort the process meanwhile.
+    """
+
+    def __init__(self, how_to_go_on: str = "") -> None:
+        self._liveness, self._how_to_go_on = Liveness(), how_to_go_on
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Return False: no trial ends by its results."""
@@ -201,7 +206,11 @@ class StopIfRayDied(tune.Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         """Raise a `RayDied` if Ray has died; Ray Tune asks between any two events."""
-        self._liveness.check()
+        try:
+            self._liveness.check()
+        except RayDied as error:
+            print(f"failed: {error}; {self._how_to_go_on}", file=sys.stderr, flush=True)
+            raise
         return False
 
 
@@ -211,6 +220,7 @@ def run_trials(
     concurrent: int,
     write_page: Callable[[], object],
     has_begun: Callable[[], object],
+    how_to_go_on: str = "",
 ) -> tune.ResultGrid:
     """Run the remaining runs of a study, and return Ray Tune's results.
 
@@ -220,6 +230,7 @@ def run_trials(
         concurrent: maximum number of concurrent runs.
         write_page: called when a cell has finished.
         has_begun: called after each round and each end of a run.
+        how_to_go_on: the command that goes on, for a message.
 
     Raises:
         RayDied: if Ray itself dies.
@@ -248,7 +259,7 @@ def run_trials(
             name=FOLDER,
             storage_path=str(study.home),
             verbose=0,
-            stop=StopIfRayDied(),
+            stop=StopIfRayDied(how_to_go_on),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the store has all
             failure_config=tune.FailureConfig(max_failures=max(losses, default=0)),
         ),

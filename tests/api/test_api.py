@@ -153,13 +153,6 @@ def test_a_result_as_tables(small, tmp_path):
     assert repr(result).startswith("<Result fedproto_digits: fedproto, round 2 of 2, local acc")
 
 
-def test_without_pandas_it_is_said(small, tmp_path, monkeypatch):
-    result = small.but(rounds=1).train(tmp_path / "run", executor="serial")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match="pip install pandas"):
-        result.to_pandas()
-
-
 def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
     asked = []
 

@@ -197,7 +197,7 @@ def test_an_item_says_what_this_machine_lacks(page_of, capsys, monkeypatch):
         ("python -m fedray.run", "name an experiment"),
         ("python -m fedray.sweep no_such", "no_such"),
         ("python -m fedray.sweep fedtsp_lambda --scale huge", "'huge' is not one of"),
-        ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is tuned; leave"),
+        ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is tuned, and set by"),
         ("python -m fedray.nothing x", "is no command of fedray"),
         ("python -m fedray.base.streams", "is no command of fedray"),
         ("python -m fedray lss", "there is no command 'lss'. Did you mean 'ls'"),

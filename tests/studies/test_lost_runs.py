@@ -51,7 +51,7 @@ def test_how_runs_end_is_recorded_as_ray_tune_tells_it(here):
 
 def test_a_run_that_is_lost_begins_again_a_bounded_number_of_times(here, monkeypatch):
     asked = []
-    monkeypatch.setattr("fedray.studies.tune.StopIfRayDied", lambda: None)
+    monkeypatch.setattr("fedray.studies.tune.StopIfRayDied", lambda how: None)
     monkeypatch.setattr(
         "ray.tune.Tuner",
         lambda trainable, tune_config, run_config: asked.append(run_config) or _Tuner(),

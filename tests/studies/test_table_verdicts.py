@@ -16,7 +16,7 @@ from fedray.studies.outcome import outcome
 ROWS = {
     "mine": {"algorithm": "fedproto"},
     "base": {"algorithm": "fedavg"},
-    "null": {"algorithm": "local", "control": "that prototypes help"},
+    "null": {"algorithm": "local", "control": "that prototypes help", "over": "base"},
 }
 ALONE = {"rows": ROWS, "baselines": [], "space": {}, "claims": ["mine > base"]}
 SEEDS = {"seeds": [0, 1, 2, 3]}
