@@ -23,10 +23,10 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Repeater, Searcher
 from ray.tune.search.repeater import TRIAL_INDEX
 
-from fedray.base.errors import RayDied, RunFailed
+from fedray.base.errors import RayDied, RunFailed, named
 from fedray.base.streams import Streams
 from fedray.results.design import Config, Place
-from fedray.runtime.cluster import Liveness, cause_of
+from fedray.runtime.cluster import LOST, Liveness, cause_of
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import RunSpec, StudyPlan, known_metrics
@@ -279,8 +279,9 @@ def _keep_causes(study: Study, results: tune.ResultGrid) -> None:
     """Record why runs were lost, which Ray Tune tells at the end."""
     for result in results:
         if result.error is not None and result.config is not None:
-            spec = spec_of(result.config, study.plan)
-            study.failures[spec.key] = f"{DIED}: {cause_of(result.error)}"
+            spec, error = spec_of(result.config, study.plan), result.error
+            died = f"{DIED}: {cause_of(error)}" if isinstance(error, LOST) else ""
+            study.failures[spec.key] = died or named(getattr(error, "cause", None) or error)
 
 
 def optuna_search(study: Study) -> Searcher:

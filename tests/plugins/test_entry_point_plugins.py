@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -59,10 +60,10 @@ def test_an_installed_method_is_found_recorded_and_held_to_its_version(tmp_path)
     env = install(tmp_path / "site", METHOD + DATA.split('"""', 2)[2])
     done = call(env, *RUN, "algorithm=scaled", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    config = (out / "run.json").read_text()
-    assert "module: extra_methods.register" in config
-    assert "version: '1.0'" in config
-    assert "files: {}" in config
+    run = json.loads((out / "run.json").read_text())
+    (plugin,) = run["plugins"]
+    assert (plugin["module"], plugin["version"]) == ("extra_methods.register", "1.0")
+    assert not plugin["files"]
     assert "tested_clients" in (out / "run.json").read_text()  # installed metrics are measured
     assert not (out / "plugins").exists()
 
