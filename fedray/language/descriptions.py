@@ -77,8 +77,8 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
     """
     path = find_descriptions(name_or_path)
     described = read_descriptions(path)
-    names = _by_canonical_name(described, f"text.descriptions: {path}")
-    wanted = _by_canonical_name(class_names, "text.descriptions: the data set's classes")
+    names = by_canonical_name(described, f"text.descriptions: {path}")
+    wanted = by_canonical_name(class_names, "text.descriptions: the data set's classes")
     if missing := [name for key, name in wanted.items() if key not in names]:
         raise _not_described(missing, path, list(described), len(wanted))
     classes = {name: described[names[key]] for key, name in wanted.items()}
@@ -98,7 +98,7 @@ def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
     return descriptions
 
 
-def _by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> dict[str, str]:
+def by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> dict[str, str]:
     """Return names by canonical name; raise a UserError if two have the same one."""
     originals: dict[str, str] = {}
     for name in names:

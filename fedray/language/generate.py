@@ -8,7 +8,8 @@ requires a key, FEDRAY_LLM_API_KEY. Answers are stored one by one in $FEDRAY_CAC
 that an interrupted command asks only for missing ones. The file is written once every class is
 described; pass it as `text.descriptions=pets.json`.
 
-Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions per class, by GPT-4o).
+Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions per class, by GPT-4o). The
+instruction asks for the same in other words; `--instruction` takes any other text.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,14 +26,13 @@ from urllib.parse import urlsplit
 import click
 from pydantic import Field
 
-from fedray.base.errors import UserError
+from fedray.base.errors import UserError, one_line
 from fedray.command import PATH, Command, say_stopped
-from fedray.config import parse_yaml
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
     ClassDescriptions,
-    canonical_word,
+    by_canonical_name,
     display_name,
 )
 from fedray.storage.files import cache_folder, parse_typed, read_text, write_json
@@ -43,30 +42,30 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 """Maximal number of requests for a class whose answers do not have the right form."""
+RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+"""Status codes of temporary failures."""
 
-_SYSTEM_PROMPT = (
+INSTRUCTION = """\
+Describe how the class "{label}" looks in {dataset}, so that somebody who has never seen it can \
+tell it from the other classes: {others}. Give three descriptions of one sentence each: of its \
+shape and parts; of its colours, textures and materials; and of its typical surroundings, or of \
+what tells it from similar classes. Say only what can be seen in a picture, in at most 25 words a \
+sentence, without the name of the class."""
+"""What the model is asked; of another instruction, {dataset} and {others} may be left out."""
+_ROLE = (
     "You describe how things look in photographs, for a program that recognises them. "
     "You answer with one JSON object and nothing else."
 )
-
-_USER_PROMPT = """\
-Describe the class "{label}"{dataset} so that somebody who has never seen it can tell it from the \
-other classes: {others}.
+_FORM = """
 
 Answer with this JSON object:
-{{
+{
   "Short Label": "{label}",
   "Short Description": "one phrase of at most 12 words",
-  "Fine-grained Descriptions": [
-    "one sentence on shape and parts",
-    "one sentence on colour, texture and material",
-    "one sentence on typical surroundings, or on what tells it from similar classes"
-  ],
+  "Fine-grained Descriptions": ["the first description", "the second", "the third"],
   "Long Description": "three or four sentences that sum up all of this"
-}}
-
-Say only what can be seen in a picture. At most 25 words a sentence. Do not name the class in the \
-descriptions."""
+}"""
+_KEPT = "answers so far are kept"
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Endpoint:
         url: the base URL, to which /chat/completions is appended.
         model: the model's name at the endpoint.
         key: the secret key, never shown; empty if the endpoint needs none.
-        retries: maximal repetitions of a request after 429, 5xx, a time-out or a lost connection.
+        retries: maximal repetitions of a request after a temporary failure or a lost connection.
         backoff_s: seconds before the second repetition; doubled each time, up to a minute. The
             server's Retry-After takes precedence.
         timeout_s: seconds to wait for an answer.
@@ -95,21 +94,16 @@ class Endpoint:
         """Read FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY.
 
         Raises:
-            UserError: if one of the first two is not set, or the URL is invalid.
+            UserError: if one of the first two is not set.
         """
-        url = environ.get("FEDRAY_LLM_BASE_URL", "").strip().rstrip("/")
-        model = environ.get("FEDRAY_LLM_MODEL", "").strip()
+        names = ("BASE_URL", "MODEL", "API_KEY")
+        url, model, key = (environ.get(f"FEDRAY_LLM_{name}", "").strip() for name in names)
         if not url or not model:
-            unset = "FEDRAY_LLM_MODEL" if url else "FEDRAY_LLM_BASE_URL"
             raise UserError(
-                f"{unset} is not set; set FEDRAY_LLM_BASE_URL (for example "
-                "https://api.openai.com/v1), FEDRAY_LLM_MODEL and, if needed, FEDRAY_LLM_API_KEY"
+                "set FEDRAY_LLM_BASE_URL (for example https://api.openai.com/v1), "
+                "FEDRAY_LLM_MODEL and, if needed, FEDRAY_LLM_API_KEY"
             )
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise UserError(
-                "FEDRAY_LLM_BASE_URL is not an http(s) URL such as https://api.openai.com/v1"
-            )
-        return cls(url, model, environ.get("FEDRAY_LLM_API_KEY", "").strip())
+        return cls(url.rstrip("/"), model, key)
 
     @property
     def host(self) -> str:
@@ -117,41 +111,23 @@ class Endpoint:
         return urlsplit(self.url).hostname or "the endpoint"
 
     def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Send a conversation and return the model's answer.
+        """Send a conversation and return the model's answer, "" if there is none.
 
         Raises:
             UserError: if the endpoint refuses the request, or does not answer after all retries.
         """
         reply = self._post(messages)
         try:
-            content = reply.json()
-        except ValueError:
-            content = None
-        if not reply.ok or (isinstance(content, dict) and content.get("error")):
-            reason = " ".join(reply.text.split())[:200]
-            reason = reason.replace(self.key, "***") if self.key else reason
+            answer = reply.json()["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError):
+            said = one_line(reply.text.replace(self.key, "***") if self.key else reply.text)
             raise UserError(
-                f"{self.host} refused with status {reply.status_code} ({reason}); check "
-                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again; "
-                "answers so far are kept"
-            )
-        try:
-            choice = content["choices"][0]
-            answer = choice["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            raise UserError(
-                f"{self.host} did not answer with a chat completion (choices[0].message.content); "
-                "check FEDRAY_LLM_BASE_URL"
+                f"{self.host} gave no chat completion, but status {reply.status_code} ({said}); "
+                f"check FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY; {_KEPT}"
             ) from None
         if isinstance(answer, list):  # parts, of which thoughts have another type
-            parts = (part for part in answer if isinstance(part, dict))
-            answer = "".join(str(part.get("text")) for part in parts if part.get("type") == "text")
-        if not answer:
-            raise UserError(
-                f"{self.model} gave no answer (finish_reason: {choice.get('finish_reason')}); "
-                "start again, or choose another FEDRAY_LLM_MODEL; answers so far are kept"
-            )
-        return str(answer)
+            answer = "".join(part["text"] for part in answer if part.get("type") == "text")
+        return answer or ""
 
     def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
         """Send the request, and repeat it after temporary failures."""
@@ -163,26 +139,24 @@ class Endpoint:
             total=self.retries,
             backoff_factor=self.backoff_s,
             backoff_max=60,
-            status_forcelist=(408, 409, 425, 429, 500, 502, 503, 504, 529),
+            status_forcelist=RETRIED,
             allowed_methods=("POST",),
-            respect_retry_after_header=True,
             raise_on_status=False,
         )
         try:
             with requests.Session() as session:
-                session.mount("http://", HTTPAdapter(max_retries=retry))
-                session.mount("https://", HTTPAdapter(max_retries=retry))
+                for scheme in ("http://", "https://"):
+                    session.mount(scheme, HTTPAdapter(max_retries=retry))
                 return session.post(
                     f"{self.url}/chat/completions",
                     json={"model": self.model, "messages": list(messages)},
                     auth=self._sign,
                     timeout=(min(30.0, self.timeout_s), self.timeout_s),
                 )
-        except (requests.RequestException, ValueError, UnicodeError) as error:
+        except requests.RequestException as error:
             raise UserError(
                 f"{self.host} did not answer after {self.retries} retries "
-                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL and start again; "
-                "answers so far are kept"
+                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL; {_KEPT}"
             ) from None
 
     def _sign(self, request: Any) -> Any:
@@ -190,71 +164,6 @@ class Endpoint:
         if self.key:
             request.headers["Authorization"] = f"Bearer {self.key}"
         return request
-
-
-def generate_descriptions(
-    classes: Sequence[str],
-    endpoint: Endpoint,
-    dataset: str | None = None,
-    log: Callable[[str], None] = lambda line: None,
-) -> dict[str, dict[str, Any]]:
-    """Ask for descriptions of every class, one by one, unless an answer is stored already.
-
-    Args:
-        classes: class names, all different.
-        endpoint: the language model.
-        dataset: a description of the pictures, for the prompt.
-        log: called with one line per class.
-
-    Returns:
-        The content of a description file, in the order of `classes`.
-
-    Raises:
-        UserError: if the endpoint fails, or no answer about a class has the right form. Answers so
-            far are kept.
-    """
-    result: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(classes, start=1):
-        prompt = _user_prompt(name, classes, dataset)
-        path = _answer_file(endpoint, prompt)
-        stored = _kept_answer(path)
-        if stored is None:
-            result[name] = _ask(name, prompt, endpoint)
-            write_json(path, result[name])
-        else:
-            result[name] = stored
-        log(f"{number}/{len(classes)} {name}: {'described' if stored is None else 'kept'}")
-    return result
-
-
-def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
-    contrast = ", ".join(display_name(other) for other in classes if other != name)
-    return _USER_PROMPT.format(
-        label=display_name(name),
-        dataset=f" of the data set {dataset}" if dataset else "",
-        others=contrast or "anything else",
-    )
-
-
-def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
-    """Ask for a class; after an answer of the wrong form, ask again and give the reason."""
-    messages = [{"role": "system", "content": _SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
-    wrong = ""
-    for _ in range(MAX_ATTEMPTS):
-        answer = endpoint.ask(messages)
-        try:
-            return _parse(name, answer)
-        except UserError as error:
-            wrong = str(error)
-        messages = [
-            *messages[:2],
-            {"role": "assistant", "content": answer},
-            {"role": "user", "content": f"This is not the wanted JSON object: {wrong}. Again."},
-        ]
-    raise UserError(
-        f"{endpoint.model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the "
-        f"last: {wrong}; start again or choose another FEDRAY_LLM_MODEL; answers so far are kept"
-    )
 
 
 class _Answer(ClassDescriptions):
@@ -265,74 +174,85 @@ class _Answer(ClassDescriptions):
     fine: tuple[str, str, str] = Field(alias="Fine-grained Descriptions")
 
 
-def _parse(name: str, answer: str) -> dict[str, Any]:
-    """Return the longest JSON object in an answer, which may have thoughts or a fence around."""
-    text, start = "", answer.find("{")
-    while start >= 0:
+def describe(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
+    """Ask for the descriptions of a class, unless an answer to the question is stored already.
+
+    After an answer of the wrong form the model is asked again, with the reason.
+
+    Raises:
+        UserError: if the endpoint fails, or no answer has the right form.
+    """
+    asked = json.dumps([endpoint.host, endpoint.model, _ROLE, question])
+    file = cache_folder() / "descriptions" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+    if file.exists():
+        kept: dict[str, Any] = json.loads(file.read_text())
+        return kept
+    file.parent.mkdir(parents=True, exist_ok=True)  # before anything is asked and paid for
+    first = [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
+    messages, wrong = first, ""
+    for _ in range(MAX_ATTEMPTS):
+        answer = endpoint.ask(messages)
         try:
-            _, end = json.JSONDecoder().raw_decode(answer, start)
-            text = max(answer[start:end], text, key=len)
-        except ValueError:
-            end = start + 1
-        start = answer.find("{", end)
-    text = text or answer[answer.find("{") : answer.rfind("}") + 1]
+            parsed = _parse(name, answer)
+        except UserError as error:
+            wrong = str(error)
+            again = f"This is not the wanted JSON object: {wrong}. Again."
+            replies = {"assistant": answer, "user": again}
+            messages = first + [{"role": role, "content": text} for role, text in replies.items()]
+        else:
+            write_json(file, parsed)
+            return parsed
+    raise UserError(
+        f"{endpoint.model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the "
+        f"last: {wrong}; choose another FEDRAY_LLM_MODEL; {_KEPT}"
+    )
+
+
+def _parse(name: str, answer: str) -> dict[str, Any]:
+    """Return the JSON object in an answer, which may have thoughts before and a fence around."""
+    answer = answer.rpartition("</think>")[2]
+    text = answer[answer.find("{") : answer.rfind("}") + 1]
     parsed: _Answer = parse_typed(text, _Answer, f"the answer, class '{name}'", EXPECTED)
     return parsed.model_dump(mode="json", by_alias=True)
 
 
-def _answer_file(endpoint: Endpoint, prompt: str) -> Path:
-    """Return the file for a model's answer to a prompt; create its folder."""
-    question = json.dumps([endpoint.host, endpoint.model, _SYSTEM_PROMPT, prompt])
-    folder = cache_folder() / "descriptions"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"answers cannot be kept in {folder} ({error}); set FEDRAY_CACHE to a writable folder"
-        ) from None
-    return folder / f"{hashlib.sha256(question.encode()).hexdigest()}.json"
+def questions(
+    classes: Sequence[str], dataset: str = "photographs", instruction: str = INSTRUCTION
+) -> dict[str, str]:
+    """Return what the model is asked about each class, by class.
 
+    Args:
+        classes: class names, all different.
+        dataset: what the pictures are, for {dataset} of the instruction.
+        instruction: the question, with {label} for the class and {others} for all other classes.
 
-def _kept_answer(path: Path) -> dict[str, Any] | None:
-    """Return the stored answer; None if it is missing or unreadable."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content
+    Raises:
+        UserError: if the instruction does not name the class.
+    """
+    if "{label}" not in instruction:
+        raise UserError("--instruction: the text does not say {label} where the class is named")
+    asked = {}
+    for name in classes:
+        others = ", ".join(display_name(other) for other in classes if other != name)
+        texts = {"dataset": dataset, "others": others or "all", "label": display_name(name)}
+        asked[name] = instruction + _FORM
+        for word, text in texts.items():
+            asked[name] = asked[name].replace(f"{{{word}}}", text)
+    return asked
 
 
 def read_classes(text: str) -> list[str]:
-    """Return class names from a comma-separated list, or from a file with one name per line.
-
-    A list may be in brackets, as the value of `data.classes`.
+    """Return class names from a list with commas, or from a file with one name per line.
 
     Raises:
-        UserError: if there are no names, or two are the same.
+        UserError: if it is neither, or two names are the same.
     """
-    path = Path(text).expanduser()
-    if path.is_file():
-        parts = read_text(path, "--classes: the file", MOST_BYTES).splitlines()
-    elif text.startswith("["):
-        listed = parse_yaml(text, "--classes")
-        parts = [str(name) for name in listed] if isinstance(listed, list) else []
-    elif "," not in text and ("/" in text or text.endswith(".txt")):
-        raise UserError(
-            f"--classes: the file {path} does not exist; write [{text}] for a class of that name"
-        )
-    else:
+    if "," in text:
         parts = text.split(",")
+    else:
+        parts = read_text(Path(text).expanduser(), "--classes: the file", MOST_BYTES).splitlines()
     names = [part.strip() for part in parts if part.strip()]
-    if not names:
-        raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
-    originals: dict[str, str] = {}
-    for name in names:
-        if canonical_word(name) in originals:
-            raise UserError(
-                f"--classes: '{originals[canonical_word(name)]}' and '{name}' are the same name; "
-                "remove one of them"
-            )
-        originals[canonical_word(name)] = name
+    by_canonical_name(names, "--classes")
     return names
 
 
@@ -341,22 +261,26 @@ def read_classes(text: str) -> list[str]:
 )
 @click.option("--classes", required=True, help="cat,dog or a file with one name per line.")
 @click.option("--out", required=True, type=PATH, help="The JSON file to write.")
-@click.option("--dataset", help="A description of the pictures, for the prompt.")
-def command(classes: str, out: Path, dataset: str | None) -> None:
+@click.option("--dataset", default="photographs", help="What the pictures are, for {dataset}.")
+@click.option(
+    "--instruction", type=PATH, help="A text with {label}, and {dataset} and {others} if needed."
+)
+def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> None:
     """Ask a large language model for descriptions of classes."""
-    endpoint = Endpoint.from_environment()
-    names = read_classes(classes)
+    endpoint, names, text = Endpoint.from_environment(), read_classes(classes), INSTRUCTION
     if not out.parent.is_dir():
         raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
     if out.exists():
-        raise UserError(f"--out: {out} exists; name another file (answers so far are kept)")
-    log = partial(print, flush=True)
+        raise UserError(f"--out: {out} exists; name another file ({_KEPT})")
+    if instruction is not None:
+        text = read_text(instruction, "--instruction: the file", MOST_BYTES)
+    described = {}
     try:
-        descriptions = generate_descriptions(names, endpoint, dataset, log)
-        write_json(out, descriptions)
+        for name, question in questions(names, dataset, text).items():
+            described[name] = describe(name, question, endpoint)
+            print(f"{len(described)}/{len(names)} {name}", flush=True)
     except KeyboardInterrupt as stop:
-        say_stopped(stop, "answers so far are kept; ask again for what is missing")
+        say_stopped(stop, f"{_KEPT}; ask again for what is missing")
         raise
-    except OSError as error:
-        raise UserError(f"--out: {out} cannot be written: {error}") from None
-    print(f"{out}: {len(descriptions)} classes; use it with text.descriptions={out}")
+    write_json(out, described)
+    print(f"{out}: {len(described)} classes; use it with text.descriptions={out}")

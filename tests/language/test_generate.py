@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import requests
 
 from fedray.base.errors import UserError
 from fedray.cli.main import main as fedray
-from fedray.language import generate
 from fedray.language.descriptions import load_descriptions
-from fedray.language.generate import Endpoint, generate_descriptions, read_classes
+from fedray.language.generate import Endpoint, describe, read_classes
 
 KEY = "sk-very-secret"
 
@@ -65,7 +63,7 @@ class Server:
         return completion(json.dumps(entry(question.split('"')[1])))
 
 
-def completion(content: str) -> tuple[int, dict[str, str], str]:
+def completion(content: object) -> tuple[int, dict[str, str], str]:
     return 200, {}, json.dumps({"choices": [{"message": {"content": content}}]})
 
 
@@ -83,22 +81,13 @@ def endpoint(server) -> Endpoint:
 
 
 @pytest.fixture
-def command(server, tmp_path, monkeypatch):
+def command(endpoint, tmp_path, monkeypatch):
     """Runs the command in this process, with quick repetitions."""
-    monkeypatch.setenv("FEDRAY_LLM_BASE_URL", server.url)
-    monkeypatch.setenv("FEDRAY_LLM_MODEL", "tiny")
-    monkeypatch.setenv("FEDRAY_LLM_API_KEY", KEY)
-    read = Endpoint.from_environment
-
-    def quick() -> Endpoint:
-        found = read()
-        return Endpoint(found.url, found.model, found.key, 2, 0.01, 5)
-
-    monkeypatch.setattr(generate.Endpoint, "from_environment", quick)
+    monkeypatch.setattr(Endpoint, "from_environment", lambda: endpoint)
     out = tmp_path / "pets.json"
 
-    def run(classes: str) -> int:
-        return fedray(["generate", "--classes", classes, "--out", str(out), "--dataset", "Pets"])
+    def run(classes: str, *words: str) -> int:
+        return fedray(["generate", "--classes", classes, "--out", str(out), *words])
 
     run.out = out
     return run
@@ -106,24 +95,48 @@ def command(server, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
-    assert command("cat,ice_cream") == 0
+    assert command("cat,ice_cream", "--dataset", "photographs of pets") == 0
     found = load_descriptions(str(command.out), ["cat", "ice cream"])
     assert [entry.label for entry in found.classes.values()] == ["cat", "ice cream"]
     assert list(json.loads(command.out.read_text())["cat"]) == list(entry("cat"))
     assert len(server.asked) == 2
     assert server.asked[0]["model"] == "tiny"
-    assert "of the data set Pets" in server.asked[0]["messages"][1]["content"]
+    question = server.asked[0]["messages"][1]["content"]
+    assert 'how the class "cat" looks in photographs of pets' in question
+    assert "the other classes: ice cream. Give three descriptions of one sentence" in question
+    assert '"Short Label": "cat",' in question
     assert server.headers[0]["path"] == "/v1/chat/completions"
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert "1/2 cat: described" in capsys.readouterr().out
+    assert "1/2 cat" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_twice(command, server):
-    assert command("cat,dog") == 0
+def test_an_instruction_of_the_user(command, server, tmp_path, capsys):
+    own = tmp_path / "own.txt"
+    own.write_text('Say how "{label}" differs from {others}. Mind {braces}.')
+    assert command("cat,dog", "--instruction", str(own)) == 0
+    question = server.asked[0]["messages"][1]["content"]
+    assert question.startswith('Say how "cat" differs from dog. Mind {braces}.\n\nAnswer with')
     command.out.unlink()
-    assert command("cat,dog") == 0
+    own.write_text("Describe it.")
+    assert command("cat,dog", "--instruction", str(own)) == 2
+    assert "does not say {label}" in capsys.readouterr().err
     assert len(server.asked) == 2
+
+
+@pytest.mark.slow
+def test_a_failure_leaves_the_answers_which_are_not_asked_again(command, server, capsys):
+    good = completion(json.dumps(entry("cat")))
+    server.plan = [good, *[(500, {}, "down")] * 3]
+    assert command("cat,dog") == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: 127.0.0.1 gave no chat completion, but status 500 (down")
+    assert captured.err.count("\n") == 1
+    assert not command.out.exists()
+    assert len(server.asked) == 4
+    assert command("cat,dog") == 0
+    assert len(server.asked) == 5  # only the dog
+    assert list(json.loads(command.out.read_text())) == ["cat", "dog"]
 
 
 @pytest.mark.slow
@@ -136,15 +149,18 @@ def test_a_file_is_never_replaced(command, server, capsys):
 
 
 @pytest.mark.slow
-def test_a_cache_that_cannot_be_written(endpoint, server, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_is_found_before_a_model_is_asked(
+    command, server, monkeypatch, tmp_path
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"answers cannot be kept in .*; set FEDRAY_CACHE to a"):
-        generate_descriptions(["cat"], endpoint)
+    assert command("cat,dog") == 2
     assert not server.asked
 
 
+CAT = json.dumps(entry("cat"))
 BAD = [
+    "",
     "I like cats.",
     '{"Short Label": "cat"',
     json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
@@ -156,58 +172,31 @@ BAD = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [
-        [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")],
-        [completion(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")],
-        *([completion(bad)] for bad in BAD),
-    ],
+    [[(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")], *([completion(b)] for b in BAD)],
 )
 def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server, plan):
-    server.plan, fenced = list(plan), "Here" in plan[0][2]
-    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
-    assert len(server.asked) == len(plan) + (not fenced)
-    if plan[0][0] == 200 and not fenced:  # with the reason
+    server.plan = list(plan)
+    assert describe("cat", 'What is a "cat"?', endpoint) == entry("cat")
+    assert len(server.asked) == len(plan) + 1
+    if plan[0][0] == 200:  # with the reason
         roles = [message["role"] for message in server.asked[1]["messages"]]
         assert roles == ["system", "user", "assistant", "user"]
         assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
 
 
-CAT = json.dumps(entry("cat"))
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (f'<think>I fill in {{"Short Label": ...}}.</think>\n{CAT}', None),
-        (f"```json\n{CAT}\n```\nThe braces {{}} are kept.", None),
-        ([{"type": "thinking", "thinking": []}, {"type": "text", "text": CAT}], None),
-        (None, "no answer .*length"),
-        ([], "no answer .*length"),
-        ({"error": {"message": "overloaded"}}, "overloaded"),
+        f'<think>I fill in {{"Short Label": ...}}.</think>\n{CAT}',
+        f"Here:\n```json\n{CAT}\n```\n",
+        [{"type": "thinking", "thinking": []}, {"type": "text", "text": CAT}],
     ],
 )
-def test_answers_as_other_models_write_them(monkeypatch, content, message):
-    endpoint = Endpoint("http://127.0.0.1:9/v1", "tiny")
-    choice = {"finish_reason": "length", "message": {"content": content}}
-    reply = requests.Response()
-    reply.status_code = 200
-    whole = content if isinstance(content, dict) else {"choices": [choice]}
-    reply._content = json.dumps(whole).encode()
-    monkeypatch.setattr(Endpoint, "_post", lambda self, messages: reply)
-    if message is None:
-        assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
-    else:
-        with pytest.raises(UserError, match=message):
-            generate_descriptions(["cat"], endpoint)
-
-
-@pytest.mark.slow
-def test_retry_after_is_respected(endpoint, server, monkeypatch):
-    slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    server.plan = [(429, {"Retry-After": "7"}, "busy")]
-    generate_descriptions(["cat"], endpoint)
-    assert slept == [7]
+def test_answers_as_other_models_write_them(endpoint, server, content):
+    server.plan = [completion(content)]
+    assert describe("cat", "?", endpoint) == entry("cat")
+    assert len(server.asked) == 1
 
 
 @pytest.mark.slow
@@ -215,57 +204,33 @@ def test_retry_after_is_respected(endpoint, server, monkeypatch):
     ("answer", "message", "times"),
     [
         (completion("no"), "tiny gave 3 answers of the wrong form about class 'cat'", 3),
-        ((200, {}, "<html>"), "did not answer with a chat completion", 1),
+        ((200, {}, "<html>"), r"gave no chat completion, but status 200 \(<html>\)", 1),
+        ((200, {}, '{"error": "overloaded"}'), "overloaded", 1),
+        ((401, {}, f"no such key: {KEY}"), r"status 401 \(no such key: \*\*\*\)", 1),
     ],
 )
 def test_answers_that_never_get_better(endpoint, server, answer, message, times):
     server.always = answer
-    with pytest.raises(UserError, match=message):
-        generate_descriptions(["cat"], endpoint)
+    with pytest.raises(UserError, match=message) as raised:
+        describe("cat", "?", endpoint)
+    assert KEY not in str(raised.value) + repr(endpoint)
     assert len(server.asked) == times
 
 
 @pytest.mark.slow
-def test_a_failure_leaves_the_answers_and_no_file(command, server, capsys):
-    good = completion(json.dumps(entry("cat")))
-    server.plan = [good, *[(500, {}, "down")] * 3]
-    assert command("cat,dog") == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: 127.0.0.1 refused with status 500 (down); check FEDRAY_")
-    assert captured.err.count("\n") == 1
-    assert not command.out.exists()
-    assert len(server.asked) == 4
-    assert command("cat,dog") == 0
-    assert len(server.asked) == 5  # only the dog
-    assert list(json.loads(command.out.read_text())) == ["cat", "dog"]
-
-
-@pytest.mark.slow
-def test_the_key_is_never_shown(command, server, capsys, endpoint):
-    server.always = (401, {}, f"no such key: {KEY}")
-    assert command("cat") == 2
-    captured = capsys.readouterr()
-    assert "status 401 (no such key: ***)" in captured.err
-    assert KEY not in captured.err + captured.out + repr(endpoint)
-    assert len(server.asked) == 1  # a refusal is not repeated
-
-
-@pytest.mark.slow
-def test_nobody_there(endpoint):
+def test_nobody_there():
     nobody = Endpoint("http://127.0.0.1:9", "tiny", "", 1, 0.01, 1)
     with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer after 1 retries \(Conn"):
-        generate_descriptions(["cat"], nobody)
+        describe("cat", "?", nobody)
 
 
 def test_classes(tmp_path):
-    (tmp_path / "lines.txt").write_text("cat\n\nice cream\n")
+    (tmp_path / "lines.txt").write_text("cat\n\ndogs, all\n")
+    assert read_classes(str(tmp_path / "lines.txt")) == ["cat", "dogs, all"]
     assert read_classes("cat, ice cream,") == ["cat", "ice cream"]
-    assert read_classes(str(tmp_path / "lines.txt")) == ["cat", "ice cream"]
     assert read_classes("T-shirt/top,Trouser") == ["T-shirt/top", "Trouser"]
-    assert read_classes('[cat, "dogs, all", 3]') == ["cat", "dogs, all", "3"]
     for text, message in (
-        ("none.txt", r"the file none\.txt does not exist"),
-        (" , ", "holds no class names"),
+        ("none.txt", r"--classes: the file none\.txt cannot be read: No such file"),
         ("cat,Cat", "'cat' and 'Cat' are the same name"),
     ):
         with pytest.raises(UserError, match=message):
@@ -275,18 +240,18 @@ def test_classes(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
-        ({"BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
-        ({"BASE_URL": "x", "MODEL": "y"}, "is not an http(s) URL"),
-        ({"BASE_URL": "http://127.0.0.1:9", "MODEL": "y"}, "error: --out: the folder /no does not"),
+        ({"BASE_URL": "http://x"}, "error: set FEDRAY_LLM_BASE_URL (for example https://api"),
+        ({"BASE_URL": "x", "MODEL": "y"}, "error: the endpoint did not answer after 6 retries"),
+        ({"BASE_URL": "http://x", "MODEL": "y"}, "error: --out: the folder /no does not"),
     ],
 )
-def test_what_is_not_set_is_one_sentence(monkeypatch, capsys, settings, message):
+def test_what_is_not_set_is_one_sentence(monkeypatch, capsys, tmp_path, settings, message):
     for name in ("BASE_URL", "MODEL", "API_KEY"):
         monkeypatch.delenv(f"FEDRAY_LLM_{name}", raising=False)
     for name, value in settings.items():
         monkeypatch.setenv(f"FEDRAY_LLM_{name}", value)
-    assert fedray(["generate", "--classes=a", "--out=/no/where"]) == 2
+    out = "/no/where" if "/no" in message else tmp_path / "out.json"
+    assert fedray(["generate", "--classes=a,b", f"--out={out}"]) == 2
     said = capsys.readouterr()
     assert message in said.err
     assert (said.err.count("\n"), said.out) == (1, "")
