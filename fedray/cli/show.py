@@ -36,8 +36,8 @@ class ResolvedKey:
     Attributes:
         key: the dotted key.
         value: the resolved value.
-        source: the comment in the file that sets the key, or ""; `DEFAULT` if no file sets it;
-            `GIVEN` if the command line sets it.
+        source: the file that sets the key; `DEFAULT` if no file sets it; `GIVEN` if the command
+            line sets it.
     """
 
     key: str
@@ -179,7 +179,6 @@ def settings(
         parse_assignments,
         preset_keys,
         read_chain,
-        sources_of,
         with_read_plugins,
     )
 
@@ -198,7 +197,8 @@ def settings(
     keys = preset_keys(tree)
     by_preset = dict.fromkeys(keys, f"preset {tree['algorithm']['preset']}") if keys else {}
     given = dict.fromkeys(flatten(override({}, pairs)), GIVEN)
-    sources = sources_of(chain) | by_preset | given
+    by_file = {key: file.path.name for file in chain for key in flatten(file.tree)}
+    sources = by_file | by_preset | given
     return [
         ResolvedKey(key, value, _source(key, sources, bool(plugins)))
         for key, value in flatten(resolved).items()

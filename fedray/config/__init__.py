@@ -9,7 +9,6 @@ plugins.py      the plug-ins of an experiment, used before its other keys are re
 effects.py      keys that nothing reads in an experiment
 input_files.py  all values of an experiment; the files that it names: paths and content
 versions.py     the versions of the package's entries that an experiment uses
-sources.py      where the values of an experiment file come from
 resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
 
@@ -85,5 +84,4 @@ from fedray.config.schema import (
     default_entry,
     validate,
 )
-from fedray.config.sources import sources_of
 from fedray.config.versions import version_changes

@@ -308,7 +308,6 @@ class ExperimentFile(NamedTuple):
 
     path: Path
     tree: Tree
-    sources: Any
 
 
 def read_experiment(name: str) -> Tree:
@@ -329,14 +328,13 @@ def read_chain(name: str) -> list[ExperimentFile]:
     """
     files = []
     for path, tree in read_extended(name, [EXPERIMENTS], "experiment"):
-        sources = tree.pop("sources", {})
         tree.setdefault("name", path.stem)
         if "plugins" in tree:  # paths are relative to the file
             tree["plugins"] = [
                 located(plugin, path.parent) if isinstance(plugin, str) else plugin
                 for plugin in listed(tree)
             ]
-        files.append(ExperimentFile(path, tree, sources))
+        files.append(ExperimentFile(path, tree))
     return files
 
 
