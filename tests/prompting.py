@@ -103,13 +103,13 @@ class Alone(Exchange):
         (sent,), gate = down.values(), self._assembly.gate
         if sent is not None:
             sent, traffic = gate.down(sent)
-            self.down += traffic
+            self.down = Traffic.total([self.down, traffic])
         method = getattr(self._assembly.algorithm, step)
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
             reply = (getattr(method, "up", None) or self._assembly.algorithm.up)(**reply)
             reply, traffic = gate.up(reply, Call(step, self._client, sent))
-            self.up += traffic
+            self.up = Traffic.total([self.up, traffic])
         return {self._client.id: reply}
 
 

@@ -89,4 +89,7 @@ def test_workers_are_given_clients_by_the_images_that_these_have_now(assemble):
     assembly = assemble("fedavg", EVOLVING)
     executor = RayExecutor(assembly, pool=None)
     for round_ in (0, LAST - 1, LAST):
-        assert executor._images(round_) == [len(part) for part in assembly.data.at(round_).train]
+        images = [len(part) for part in assembly.data.at(round_).train]
+        rate, *_ = executor._rate.values()
+        seconds = executor._seconds(round_, range(len(images)))
+        assert list(seconds.values()) == [count * rate for count in images]

@@ -92,7 +92,7 @@ def test_processes_that_die_between_runs_end_no_sweep(here, monkeypatch):
             done = sum(RunFolder(run).is_finished for run in runs)
             if done > len(ends):
                 found = [p for p in psutil.Process().children(recursive=True)
-                         if p.name().startswith("ray::FederatedRun")]  # fmt: skip
+                         if p.name().startswith("ray::Run.train")]  # fmt: skip
                 time.sleep(0.02 * len(ends))
                 if found:
                     ends.append(found[len(ends) % len(found)])

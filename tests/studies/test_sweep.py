@@ -205,7 +205,7 @@ def test_a_run_whose_process_dies_goes_on_after_its_checkpoint(here, database, r
         while not killed:
             if list((here / "results").glob("store/*/run.json")):
                 for process in driver.children(recursive=True):
-                    if process.name().startswith("ray::FederatedRun"):
+                    if process.name().startswith("ray::Run.train"):
                         killed.append(process.pid)
                         process.kill()
                         return
