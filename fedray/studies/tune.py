@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -103,6 +104,7 @@ class StudySearch(Searcher):  # type: ignore[misc]
         self._write_page, self._has_begun = write_page, has_begun
         self._trials: dict[str, StudyRun] = {}
         self._began: dict[str, float] = {}
+        self._lost = Counter[str]()
         self._cells_over, self._written = self._count_over(), -math.inf
 
     def suggest(self, trial_id: str) -> Any:
@@ -117,7 +119,8 @@ class StudySearch(Searcher):  # type: ignore[misc]
         elif (next_spec := study.ask()) is not None:
             spec, config = next_spec, config_of(next_spec, study.plan)
         else:
-            is_over = study.plan.is_sweep or study.is_complete
+            none_runs = all(run.is_over for run in study.runs.values())
+            is_over = none_runs if study.plan.is_sweep else study.is_complete
             return Searcher.FINISHED if is_over else None
         self._trials[trial_id] = study.runs.setdefault(spec.key, StudyRun(spec))
         self._began[trial_id] = time.monotonic()
@@ -155,6 +158,8 @@ class StudySearch(Searcher):  # type: ignore[misc]
             return
         run.seconds = time.monotonic() - self._began[trial_id]
         result = result or {}
+        if error and self._begins_again(run.spec):
+            return
         if error:
             study.tell(run.spec, f"{DIED}; see Ray's logs")
         elif "failed" in result:
@@ -170,6 +175,17 @@ class StudySearch(Searcher):  # type: ignore[misc]
             self._cells_over = self._count_over()
             if not study.is_complete:  # the last page follows
                 self._write_page()
+
+    def _begins_again(self, spec: RunSpec) -> bool:
+        """Let a lost run be asked for again, at most `faults.max_failures` times.
+
+        Ray Tune itself gives up a trial whose process dies while it takes the process over.
+        """
+        self._lost[spec.key] += 1
+        if self._inner is not None or self._lost[spec.key] > spec.experiment.faults.max_failures:
+            return False
+        del self._study.runs[spec.key]
+        return True
 
     def _chooser(self, trial_id: str) -> str:
         return self._study.plan.chosen_by(self._trials[trial_id].spec.place.row)
@@ -278,8 +294,10 @@ def run_trials(
 def _keep_causes(study: Study, results: tune.ResultGrid) -> None:
     """Record why runs were lost, which Ray Tune tells at the end."""
     for result in results:
-        if result.error is not None and result.config is not None:
-            spec, error = spec_of(result.config, study.plan), result.error
+        if result.error is None or result.config is None:
+            continue
+        spec, error = spec_of(result.config, study.plan), result.error
+        if spec.key in study.failures:
             died = f"{DIED}: {cause_of(error)}" if isinstance(error, LOST) else ""
             study.failures[spec.key] = died or named(getattr(error, "cause", None) or error)
 

@@ -25,7 +25,7 @@ from tools.recordings.__main__ import QUIET, ROOT, worktree
 
 TESTS: Mapping[str, str] = {
     "core": "core equations invariants test_federation.py runtime/test_serial.py",
-    "federation": "test_federation.py test_joining.py core invariants api equations",
+    "federation": "test_federation.py test_joining.py core invariants evaluation api equations",
     "evaluation": "evaluation trained test_federation.py test_scenarios.py invariants equations",
     "privacy": "core/test_privacy.py evaluation/test_accountant.py runtime/test_private_runs.py",
     "data": "data test_scenarios.py config evaluation invariants",
