@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError, one_line
 from fedray.command import PATH, Command, say_stopped
+from fedray.config import parse_yaml
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
@@ -111,14 +113,15 @@ class Endpoint:
         return urlsplit(self.url).hostname or "the endpoint"
 
     def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Send a conversation and return the model's answer, "" if there is none.
+        """Send a conversation and return the model's answer.
 
         Raises:
-            UserError: if the endpoint refuses the request, or does not answer after all retries.
+            UserError: if the endpoint refuses the request, or gives no answer after all retries.
         """
         reply = self._post(messages)
         try:
-            answer = reply.json()["choices"][0]["message"]["content"]
+            choice = reply.json()["choices"][0]
+            answer = choice["message"]["content"]
         except (ValueError, LookupError, TypeError):
             said = one_line(reply.text.replace(self.key, "***") if self.key else reply.text)
             raise UserError(
@@ -127,7 +130,10 @@ class Endpoint:
             ) from None
         if isinstance(answer, list):  # parts, of which thoughts have another type
             answer = "".join(part["text"] for part in answer if part.get("type") == "text")
-        return answer or ""
+        if not answer:  # a reasoning model has spent its tokens on thoughts
+            reason = choice.get("finish_reason")
+            raise UserError(f"{self.model} gave no answer (finish_reason: {reason}); {_KEPT}")
+        return str(answer)
 
     def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
         """Send the request, and repeat it after temporary failures."""
@@ -211,7 +217,9 @@ def describe(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
 def _parse(name: str, answer: str) -> dict[str, Any]:
     """Return the JSON object in an answer, which may have thoughts before and a fence around."""
     answer = answer.rpartition("</think>")[2]
-    text = answer[answer.find("{") : answer.rfind("}") + 1]
+    text = answer[answer.find("{") :]
+    with suppress(ValueError):  # which the next lines say better
+        text = text[: json.JSONDecoder().raw_decode(text)[1]]  # without remarks behind it
     parsed: _Answer = parse_typed(text, _Answer, f"the answer, class '{name}'", EXPECTED)
     return parsed.model_dump(mode="json", by_alias=True)
 
@@ -242,16 +250,17 @@ def questions(
 
 
 def read_classes(text: str) -> list[str]:
-    """Return class names from a list with commas, or from a file with one name per line.
+    """Return class names from a list as that of `data.classes`, or a file with a name per line.
 
     Raises:
-        UserError: if it is neither, or two names are the same.
+        UserError: if the file does not exist, or two names are the same.
     """
-    if "," in text:
-        parts = text.split(",")
+    path = Path(text).expanduser()
+    if path.is_file() or ("," not in text and path.suffix == ".txt"):
+        parts = read_text(path, "--classes: the file", MOST_BYTES).splitlines()
     else:
-        parts = read_text(Path(text).expanduser(), "--classes: the file", MOST_BYTES).splitlines()
-    names = [part.strip() for part in parts if part.strip()]
+        parts = parse_yaml(text, "--classes") if text.startswith("[") else text.split(",")
+    names = [str(part).strip() for part in parts if str(part).strip()]
     by_canonical_name(names, "--classes")
     return names
 

@@ -160,7 +160,6 @@ def test_a_cache_that_cannot_be_written_is_found_before_a_model_is_asked(
 
 CAT = json.dumps(entry("cat"))
 BAD = [
-    "",
     "I like cats.",
     '{"Short Label": "cat"',
     json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
@@ -189,7 +188,7 @@ def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server,
     "content",
     [
         f'<think>I fill in {{"Short Label": ...}}.</think>\n{CAT}',
-        f"Here:\n```json\n{CAT}\n```\n",
+        f"Here:\n```json\n{CAT}\n```\nI kept the braces {{}}.",
         [{"type": "thinking", "thinking": []}, {"type": "text", "text": CAT}],
     ],
 )
@@ -204,6 +203,7 @@ def test_answers_as_other_models_write_them(endpoint, server, content):
     ("answer", "message", "times"),
     [
         (completion("no"), "tiny gave 3 answers of the wrong form about class 'cat'", 3),
+        (completion(None), r"tiny gave no answer \(finish_reason: None\)", 1),
         ((200, {}, "<html>"), r"gave no chat completion, but status 200 \(<html>\)", 1),
         ((200, {}, '{"error": "overloaded"}'), "overloaded", 1),
         ((401, {}, f"no such key: {KEY}"), r"status 401 \(no such key: \*\*\*\)", 1),
@@ -228,6 +228,8 @@ def test_classes(tmp_path):
     (tmp_path / "lines.txt").write_text("cat\n\ndogs, all\n")
     assert read_classes(str(tmp_path / "lines.txt")) == ["cat", "dogs, all"]
     assert read_classes("cat, ice cream,") == ["cat", "ice cream"]
+    assert read_classes('[cat, "dogs, all", 3]') == ["cat", "dogs, all", "3"]
+    assert read_classes("cat") == ["cat"]
     assert read_classes("T-shirt/top,Trouser") == ["T-shirt/top", "Trouser"]
     for text, message in (
         ("none.txt", r"--classes: the file none\.txt cannot be read: No such file"),
