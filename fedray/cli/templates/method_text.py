@@ -17,6 +17,7 @@ class NewMethod(FedAvg):
 
     def init_server(self, server):
         text = server.tower.frozen_prototypes(of_unit_length=True)  # T [C, d]
+        server.check_width(text)
         return {**super().init_server(server), "text": text}
 
     def loss(self, output, batch, local):  # Eq. (1): -log softmax_y(cos(f, T_j) / 0.1)
