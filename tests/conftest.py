@@ -61,6 +61,14 @@ WORDS = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_ray_of_another_file():
+    """A file's tests leave no Ray in this process."""
+    yield
+    if ray := sys.modules.get("ray"):
+        ray.shutdown()
+
+
 @pytest.fixture(scope="session")
 def caches(tmp_path_factory) -> Path:
     """Where the tests' caches are: pytest would look through all folders for each new one."""

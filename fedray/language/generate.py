@@ -180,7 +180,7 @@ class _Answer(ClassDescriptions):
     fine: tuple[str, str, str] = Field(alias="Fine-grained Descriptions")
 
 
-def describe(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
+def asked_of(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
     """Ask for the descriptions of a class, unless an answer to the question is stored already.
 
     After an answer of the wrong form the model is asked again, with the reason.
@@ -286,7 +286,7 @@ def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> 
     described = {}
     try:
         for name, question in questions(names, dataset, text).items():
-            described[name] = describe(name, question, endpoint)
+            described[name] = asked_of(name, question, endpoint)
             print(f"{len(described)}/{len(names)} {name}", flush=True)
     except KeyboardInterrupt as stop:
         say_stopped(stop, f"{_KEPT}; ask again for what is missing")

@@ -31,20 +31,13 @@ def small(tiny_bert, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ray_nodes(cache):
-    """A local Ray that pretends to have four CPUs and two GPUs; gives its nodes.
-
-    One for each file: between two of them, another file's Ray may run in this process.
-    """
-    import ray
-
+    """A local Ray that pretends to have four CPUs and two GPUs; gives its nodes."""
     from fedray.runtime.cluster import connect
 
     patch = pytest.MonkeyPatch()
     patch.delenv("OMP_NUM_THREADS", raising=False)  # as for users: Ray sets it by the CPUs
     patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for faulty.py
-    ray.shutdown()
     yield connect(num_cpus=4, num_gpus=2)
-    ray.shutdown()
     patch.undo()
 
 

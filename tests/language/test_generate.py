@@ -10,7 +10,7 @@ import pytest
 from fedray.base.errors import UserError
 from fedray.cli.main import main as fedray
 from fedray.language.descriptions import load_descriptions
-from fedray.language.generate import Endpoint, describe, read_classes
+from fedray.language.generate import Endpoint, asked_of, read_classes
 
 KEY = "sk-very-secret"
 
@@ -175,7 +175,7 @@ BAD = [
 )
 def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server, plan):
     server.plan = list(plan)
-    assert describe("cat", 'What is a "cat"?', endpoint) == entry("cat")
+    assert asked_of("cat", 'What is a "cat"?', endpoint) == entry("cat")
     assert len(server.asked) == len(plan) + 1
     if plan[0][0] == 200:  # with the reason
         roles = [message["role"] for message in server.asked[1]["messages"]]
@@ -194,7 +194,7 @@ def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server,
 )
 def test_answers_as_other_models_write_them(endpoint, server, content):
     server.plan = [completion(content)]
-    assert describe("cat", "?", endpoint) == entry("cat")
+    assert asked_of("cat", "?", endpoint) == entry("cat")
     assert len(server.asked) == 1
 
 
@@ -212,7 +212,7 @@ def test_answers_as_other_models_write_them(endpoint, server, content):
 def test_answers_that_never_get_better(endpoint, server, answer, message, times):
     server.always = answer
     with pytest.raises(UserError, match=message) as raised:
-        describe("cat", "?", endpoint)
+        asked_of("cat", "?", endpoint)
     assert KEY not in str(raised.value) + repr(endpoint)
     assert len(server.asked) == times
 
@@ -221,7 +221,7 @@ def test_answers_that_never_get_better(endpoint, server, answer, message, times)
 def test_nobody_there():
     nobody = Endpoint("http://127.0.0.1:9", "tiny", "", 1, 0.01, 1)
     with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer after 1 retries \(Conn"):
-        describe("cat", "?", nobody)
+        asked_of("cat", "?", nobody)
 
 
 def test_classes(tmp_path):

@@ -28,16 +28,12 @@ TWO = "workers=2"
 
 @pytest.fixture(scope="module")
 def two_cpus(tmp_path_factory):
-    import ray
-
     from fedray.runtime.cluster import connect
 
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_AUTH_MODE", "disabled")
     patch.setenv("FEDRAY_CACHE", str(tmp_path_factory.mktemp("cache")))
-    ray.shutdown()
     yield connect(num_cpus=2)
-    ray.shutdown()
     patch.undo()
     use(())
 

@@ -48,8 +48,7 @@ def ray_here():
 
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     connect(num_cpus=2)
-    yield ray
-    ray.shutdown()
+    return ray
 
 
 def alone(experiment: Experiment, out: Path) -> list[Round]:
