@@ -48,6 +48,7 @@ docs: $(VENV)/installed  ## the pages that are written from the code, and the si
 	$(MAKE) site
 
 site: $(VENV)/installed  ## the documentation's site alone; a warning, such as a dead link, is an error
+	PYTHONPATH=docs $(RUN) _build --site
 	$(RUN) sphinx -q -W --keep-going -n -b html docs build/site
 
 # Installs the pinned versions of constraints.txt, once, and again when they change.

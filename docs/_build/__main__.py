@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from _build.methods import method_pages
+from _build.methods import method_pages, methods_page
 from _build.notebooks import notebook_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
@@ -23,15 +23,16 @@ OWN_DATA = "docs/own-data.md"
 
 @click.command(cls=Command)
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is outdated.")
+@click.option("--site", is_flag=True, help="Write the pages that only the site has.")
 @click.option("--root", type=PATH, default=Path(), help="The checkout; default: this folder.")
 @click.option(
     "--take", "table", type=PATH, metavar="DIR", help="First copy a table's page to docs/results/."
 )
-def command(check: bool, root: Path, table: Path | None) -> int:
-    """Write the pages that are generated from the code."""
+def command(check: bool, site: bool, root: Path, table: Path | None) -> int:
+    """Write the pages of the repository that are generated from the code, or those of the site."""
     if table is not None:
         print(f"wrote {take(table, root)}")
-    written = pages(root)
+    written = {root / path: text for path, text in site_pages().items()} if site else pages(root)
     outdated = [path for path, text in written.items() if _read(path) != text]
     if check:
         for path in outdated:
@@ -45,7 +46,7 @@ def command(check: bool, root: Path, table: Path | None) -> int:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Return the texts of all generated files by path.
+    """Return the texts of all generated files of the repository by path.
 
     Raises:
         UserError: if the folder is not a checkout.
@@ -54,7 +55,6 @@ def pages(root: Path) -> dict[Path, str]:
         raise UserError(f"{root.absolute()} has no folder docs; run this in a checkout of fedray")
     tables = published(root)
     files = {
-        "docs/reference.md": reference(),
         "docs/keys.md": keys_page(),
         "docs/privacy.md": privacy_page(),
         "docs/papers.md": papers_page(),
@@ -66,10 +66,14 @@ def pages(root: Path) -> dict[Path, str]:
         ),
         OWN_DATA: with_part(_read(root / OWN_DATA), sets_table(), "sets"),
         **published_pages(root, tables),
-        **method_pages(),
-        **notebook_pages(root),
+        **methods_page(),
     }
     return {root / path: text for path, text in files.items()}
+
+
+def site_pages() -> dict[str, str]:
+    """Return the texts of the pages that only the site has, by path below the checkout."""
+    return {"docs/reference.md": reference(), **method_pages(), **notebook_pages(Path())}
 
 
 def _read(path: Path) -> str:

@@ -22,17 +22,24 @@ BASES = {"prompts": "promptfl_clip", "text_guided": "fedglcl_digits"}
 """The experiment that a family's methods can take the place in; fedavg_digits for the others."""
 
 
-def method_pages() -> dict[str, str]:
-    """Return all pages, the index included, by path below the checkout."""
-    shipped = [entry for entry in entries("algorithms") if entry.file]
-    used, papers = uses(), {paper.title for paper in read_papers().values()}
-    pages = {
-        f"{FOLDER}/{entry.name}.md": _page(entry, used[entry.name], papers) for entry in shipped
-    }
+def _shipped() -> list[Entry]:
+    return [entry for entry in entries("algorithms") if entry.file]
+
+
+def methods_page() -> dict[str, str]:
+    """Return the table of all methods by path below the checkout."""
     families = [
-        {"title": title, "entries": methods} for title, methods in by_family(shipped).items()
+        {"title": title, "entries": methods} for title, methods in by_family(_shipped()).items()
     ]
-    return {f"{FOLDER}/index.md": render("methods", families=families), **pages}
+    return {f"{FOLDER}/index.md": render("methods", families=families)}
+
+
+def method_pages() -> dict[str, str]:
+    """Return the page of each method by path below the checkout."""
+    used, papers = uses(), {paper.title for paper in read_papers().values()}
+    return {
+        f"{FOLDER}/{entry.name}.md": _page(entry, used[entry.name], papers) for entry in _shipped()
+    }
 
 
 def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""docs/papers.md: every item of the papers with its commands."""
+"""docs/papers.md: every item of the papers, a line each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fedray.cli.papers import SCALES, numbers_of, read_papers
 
 def papers_page() -> str:
     """Return the page."""
-    papers = list(read_papers().values())
-    numbers = {paper.title: sum(map(numbers_of, paper.items)) for paper in papers}
+    papers = read_papers()
+    numbers = {paper.title: sum(map(numbers_of, paper.items)) for paper in papers.values()}
     return render(
         "papers",
         papers=papers,
-        count=sum(len(paper.items) for paper in papers),
+        count=sum(len(paper.items) for paper in papers.values()),
         scales=SCALES,
         numbers=numbers,
         total=sum(numbers.values()),

@@ -52,7 +52,7 @@ def _key(entry: Entry) -> dict[str, str]:
 
 
 def reference() -> str:
-    """Return docs/reference.md, with every entry of every registry and its parameters."""
+    """Return docs/reference.md of the site, with every entry of every registry and its parameters."""
     kinds = [
         {"title": HEADINGS.get(kind, kind.capitalize()), "entries": own_entries(kind)}
         for kind in KINDS

@@ -27,13 +27,15 @@ def test_docs_writes_what_check_misses(tmp_path, capsys):
     keys = (tmp_path / "docs" / "keys.md").read_text()
     assert "| `data.partition` | `fedtsp_dirichlet` | a partition | " in keys
     assert "| `workers` | `2` | `int` >= 1, <= 10000 | Number of Ray actors" in keys
+    assert run(command, ["--root", str(tmp_path), "--site"]) == 0
+    capsys.readouterr()
     method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
     assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
     assert "\n## Deviations\n\n- Eq. (6) uses the weights" in method
     assert "| `algorithm.lambda` | `7.0` |" in method
     assert "- [fedtsp_digits](../../fedray/experiments/fedtsp_digits.yaml): FedTSP on" in method
     index = (tmp_path / "docs" / "methods" / "index.md").read_text()
-    assert "| [FedTSP](fedtsp.md) | `fedtsp` |" in index
+    assert "| [FedTSP](../../fedray/algorithms/text_guided/fedtsp.py) | `fedtsp` |" in index
     (tmp_path / "docs" / "privacy.md").write_text("old")
     assert run(command, ["--root", str(tmp_path), "--check"]) == 1
     assert capsys.readouterr().out.splitlines() == [

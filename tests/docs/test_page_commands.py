@@ -1,6 +1,6 @@
 """Every command of the documentation: what is quick is run, of the rest each experiment resolves.
 
-docs/papers.md and docs/write-a-method.md have tests of their own, which run what they show.
+docs/write-a-method.md has a test of its own, which runs what it shows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OTHERS = {
     *("clusters/laptop/start-head.sh", "mlflow/server.sh"),
 }
 """What else a command begins with; environments' own programs are below .venv."""
-ELSEWHERE = ("papers.md", "write-a-method.md", "ARCHITECTURE.md", "concepts.md")
+ELSEWHERE = ("write-a-method.md", "ARCHITECTURE.md", "concepts.md")
 """Pages with tests of their own, and those whose blocks are drawings."""
 PAGES = [page for page in pages() if page.name not in ELSEWHERE and commands(page)]
 
