@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import shlex
 import signal
@@ -13,18 +12,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from traceback import extract_tb, format_exception
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from fedray.base.activity import Escaping, end_waiting
-from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
+from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, one_line
 from fedray.base.masking import mask
 from fedray.storage.files import check_path
 
@@ -37,10 +35,6 @@ NOBODY_READS = 128 + signal.SIGPIPE
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The environment variable in which Ray describes a submitted job."""
 
-LONGEST_RUNTIME = 600
-"""Maximal number of characters of a job's runtime environment in a hint."""
-LONGEST_WORD = 500
-"""Maximal number of characters of a name given to a flag; MLflow's limit."""
 WIDTH = 80
 SETTINGS = {"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]}
 
@@ -61,23 +55,22 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
-        help_ = "Raise errors with their traceback, not as one line."
+        help_ = "Print the traceback of an error, too."
         option = click.Option(
-            ["--debug"], is_flag=True, expose_value=False, callback=_note, help=help_
+            ["--debug"], is_flag=True, expose_value=False, callback=_set_debug, help=help_
         )
         self.params.append(option)
 
 
 _is_program = False
 """Whether `run` executes the command line of this process."""
-_flags: set[str] = set()
-"""The flags of the current command that `run` reads."""
+_debug = False
+"""Whether the current command has the flag `--debug`."""
 
 
-def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Record a flag for `run`."""
-    if value:
-        _flags.add(str(param.name))
+def _set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    global _debug
+    _debug = value
 
 
 class _Path(click.ParamType[Path]):
@@ -90,20 +83,7 @@ class _Path(click.ParamType[Path]):
             self.fail(str(error), param, ctx)
 
 
-class _Word(click.ParamType[str]):
-    name = "text"
-
-    def convert(self, value: str, param: Any, ctx: Any) -> str:
-        if not value.strip() or not value.isprintable() or len(value) > LONGEST_WORD:
-            self.fail(
-                f"expected a name of at most {LONGEST_WORD} characters, found {shown(value)}",
-                param,
-                ctx,
-            )
-        return value
-
-
-PATH, WORD = _Path(), _Word()
+PATH, WORD = _Path(), click.STRING
 
 
 class KnownName(click.ParamType[str]):
@@ -127,25 +107,7 @@ class KnownName(click.ParamType[str]):
 
 def keys(function: F) -> F:
     """Add the arguments KEY=VALUE, passed as `keys`."""
-    words = click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...", callback=_refuse_flags)
-    return words(function)
-
-
-def _refuse_flags(
-    ctx: click.Context, param: click.Parameter, words: Sequence[str]
-) -> Sequence[str]:
-    """Return the words; raise `UserError` for one that names a flag, such as `scale=paper`."""
-    options = [option for option in ctx.command.params if isinstance(option, click.Option)]
-    flags = {
-        name.strip("-").replace("-", "_"): option for option in options for name in option.opts
-    }
-    for word in words:
-        key, is_set, value = word.partition("=")
-        option = flags.get(key.strip().casefold().replace("-", "_"))
-        if option is not None and is_set:
-            flag = option.opts[-1] if option.is_flag else f"{option.opts[-1]} {shlex.quote(value)}"
-            raise UserError(f"{shown(word)} names a flag, not a key: write {flag}")
-    return words
+    return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
 
 
 def json_flag(function: F) -> F:
@@ -186,10 +148,7 @@ def _name_plugins(ctx: click.Context, param: click.Parameter, names: Sequence[st
 
 
 def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "fedray") -> int:
-    """Run a command; report exceptions as one line on stderr.
-
-    With `--debug`, the traceback of a `UserError` is printed, too, and other exceptions are raised.
-    Secrets are masked.
+    """Run a command; report exceptions as one line on stderr, with secrets masked.
 
     Args:
         command: the command; it returns its exit code, or None for 0.
@@ -200,9 +159,8 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
         SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
-    global _is_program
-    _flags.clear()
-    _is_program = argv is None
+    global _is_program, _debug
+    _is_program, _debug = argv is None, False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -213,10 +171,6 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
             code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
             sys.stdout.flush()
             return code
-    except UserError as error:
-        _trace(error)
-        say_wrong(error)
-        return USER_ERROR
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USER_ERROR
@@ -227,40 +181,33 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         say_stopped(stop)
         return TERMINATED if _is_terminated(stop) else INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
-            return NOBODY_READS
-        if "debug" in _flags:
-            sys.excepthook = _print_masked
-            raise
-        if isinstance(error, OSError) and error.filename:
-            say_wrong(f"{os.fsdecode(error.filename)}: {error.strerror}")
-            return USER_ERROR
-        _say(f"failed: {_described(error)}")
-        return RUN_ERROR
+        return NOBODY_READS if _nobody_reads(error) else _report(error)
     finally:
         end_waiting()
         sys.stdout, sys.stderr = before
 
 
-def wrong_words(error: click.UsageError) -> str:
-    """Return what is wrong with the words of a command line, and advice.
+def _report(error: Exception) -> int:
+    """Print an error, with `--debug` its traceback before; return the exit code."""
+    if _debug:
+        print(mask("".join(format_exception(error))), file=sys.stderr, end="")
+    if isinstance(error, OSError) and error.filename:
+        error = UserError(f"{os.fsdecode(error.filename)}: {error.strerror}")
+    if isinstance(error, UserError):
+        say_wrong(error)
+        return USER_ERROR
+    is_ours = isinstance(error, FedrayError)
+    text = one_line(error) if is_ours else f"{_placed(error)}; --debug shows the traceback"
+    _say(f"failed: {text}")
+    return RUN_ERROR
 
-    An unknown flag is often a key of the experiment with dashes.
-    """
-    message, ctx = error.format_message().rstrip("."), error.ctx
-    if ctx is None:
-        return message
-    of = "commands" if isinstance(ctx.command, click.Group) else "options"
-    advice = f"{ctx.command_path} --help lists the {of}"
-    if isinstance(error, click.NoSuchOption):
-        message, flag = error.message.rstrip("."), error.option_name
-        flags = [name for param in ctx.command.params for name in param.opts]
-        if near := get_close_matches(flag, flags, n=1, cutoff=0.7):
-            advice = f"did you mean {near[0]}?"
-        elif any(param.name == "keys" for param in ctx.command.params):
-            key = flag.lstrip("-").replace("-", "_")
-            advice = f"write keys of the experiment without dashes: {key}=..."
-    return f"{message}; {advice}"
+
+def wrong_words(error: click.UsageError) -> str:
+    """Return what is wrong with the words of a command line, and where to read the right ones."""
+    is_unknown = isinstance(error, click.NoSuchOption)  # click would suggest any other one
+    message = (error.message if is_unknown else error.format_message()).rstrip(".")
+    ctx = error.ctx
+    return message if ctx is None else f"{message} (see {ctx.command_path} --help)"
 
 
 def is_program() -> bool:
@@ -364,22 +311,13 @@ def say_wrong(error: object) -> None:
 
 
 def go_on_with(*words: object) -> str:
-    """Return a hint with the command, or in a Ray job the job, that continues a stopped command.
+    """Return a hint with the command that continues a stopped one, in a Ray job as a job.
 
     Args:
         words: the arguments of `python -m`.
     """
     command = shlex.join(["python", "-m", *map(str, words)])
-    if JOB not in os.environ:
-        return f"go on with: {command}"
-    runtime = _job().get("runtime_env", {})
-    options = ["--working-dir", "."] if "working_dir" in runtime else []
-    if rest := {name: value for name, value in runtime.items() if name != "working_dir"}:
-        text = json.dumps(rest)
-        is_secret = mask(text) != text or re.search("PASSW|SECRET|TOKEN|_KEY", text)
-        is_short = len(text) <= LONGEST_RUNTIME and not is_secret
-        options += ["--runtime-env-json", text] if is_short else ["--runtime-env", "ITS_FILE.yaml"]
-    return f"go on with: {shlex.join(['ray', 'job', 'submit', *options, '--'])} {command}"
+    return f"go on with{', as a job again' if JOB in os.environ else ''}: {command}"
 
 
 def say_job() -> None:
@@ -396,34 +334,16 @@ def _job() -> dict[str, Any]:
     return {}
 
 
-def _print_masked(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Print a traceback without secrets."""
-    print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
-
-
-def _trace(error: UserError) -> None:
-    """Print the traceback of an error of the user's, if `--debug` is given."""
-    if "debug" in _flags:
-        _print_masked(type(error), error, error.__traceback__)
-
-
-def _described(error: Exception) -> str:
-    """Return an error's message, with file and line unless fedray raised the error on purpose."""
-    if isinstance(error, FedrayError):
-        return one_line(error)
-    return f"{_placed(error)}; --debug shows the traceback"
-
-
 def _placed(error: BaseException) -> str:
     """Return an error's class and message with the file and line that raised it."""
     last = extract_tb(error.__traceback__)[-1]
     return f"{named(error)} ({last.filename}, line {last.lineno})"
 
 
-def _nobody_reads() -> bool:
+def _nobody_reads(error: Exception) -> bool:
     """Return True if the reader of stdout has closed the pipe; discard any further output then."""
+    if not isinstance(error, BrokenPipeError):
+        return False
     try:
         output = sys.stdout.fileno()
     except OSError:  # stdout of a notebook or a test has no file descriptor

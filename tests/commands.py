@@ -17,12 +17,12 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
 
 
 (
-    analyse, check, cost, cp, data, diff, doctor, fit, generate, get, ls, new, papers,
+    analyse, check, cost, data, diff, doctor, generate, get, ls, new, papers,
     predict, report, run, show, sweep, table, upload, verify,
 ) = map(
     _word,
-    ("analyse", "check", "cost", "cp", "data", "diff", "doctor", "fit", "generate",
-     "get", "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
+    ("analyse", "check", "cost", "data", "diff", "doctor", "generate", "get",
+     "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
      "verify"),
 )  # fmt: skip
 

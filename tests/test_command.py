@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -95,17 +93,8 @@ def test_a_failure_is_one_line_too():
     ("argv", "said"),
     [
         (["--out", ""], "'--out': expected a path, found ''"),
-        (["--out", "a\0b"], "'--out': expected a path, found 'a\\x00b'"),
-        (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9; prog --help lists"),
-        (["--number", "many"], "'--number': 'many' is not a valid integer"),
-        (
-            ["--zzz", "1"],
-            "No such option '--zzz'; write keys of the experiment without dashes: zzz=...",
-        ),
-        (["--numbr", "1"], "No such option '--numbr'; did you mean --number?"),
-        (["number=1"], "'number=1' names a flag, not a key: write --number 1"),
-        (["Out=a b"], "'Out=a b' names a flag, not a key: write --out 'a b'"),
-        (["debug=true"], "'debug=true' names a flag, not a key: write --debug"),
+        (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9 (see prog --help)"),
+        (["--numbr", "1"], "No such option '--numbr' (see prog --help)"),
     ],
 )
 def test_wrong_words_are_one_sentence(argv, said, capsys):
@@ -124,19 +113,18 @@ def test_code_that_exits_has_failed(capsys, status):
     assert code == 1
     assert said.startswith("failed: SystemExit")
     assert f"({__file__}, line " in said
-    with pytest.raises(CodeError, match="SystemExit"):
-        ended(action, capsys, ["--debug"])
 
 
 def test_help_is_no_failure(capsys):
     assert ended(raising(AssertionError("not reached")), capsys, ["--help"]) == (0, "")
 
 
-def test_debug_raises_what_is_no_fault_of_the_user_s(capsys):
-    with pytest.raises(KeyError):
-        ended(raising(KeyError("x")), capsys, ["--debug"])
-    code, said = ended(raising(UserError("x")), capsys, ["--debug"])
-    assert (code, "Traceback" in said, said.splitlines()[-1]) == (2, True, "error: x")
+@pytest.mark.parametrize(("error", "code"), [(KeyError("x"), 1), (UserError("x"), 2)])
+def test_debug_prints_the_traceback_of_an_error(error, code, capsys):
+    found, said = ended(raising(error), capsys, ["--debug"])
+    assert found == code
+    assert said.startswith("Traceback")
+    assert "in action" in said
 
 
 # --- stopped ---------------------------------------------------------------------------------
@@ -260,37 +248,10 @@ def test_another_thread_leaves_signals_alone():
 
 def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):
     monkeypatch.delenv(JOB, raising=False)
-    words = ("fedray.sweep", "mine", "--resume", "--out", Path("/a b"))
-    plain = "python -m fedray.sweep mine --resume --out '/a b'"
-    assert go_on_with(*words) == f"go on with: {plain}"
-    monkeypatch.setenv(JOB, '{"runtime_env": {}}')
-    assert go_on_with(*words) == f"go on with: ray job submit -- {plain}"
-    monkeypatch.setenv(JOB, '{"runtime_env": {"working_dir": "gcs://x.zip"}}')
-    assert go_on_with(*words) == f"go on with: ray job submit --working-dir . -- {plain}"
-    runtime = {"env_vars": {"MLFLOW_TRACKING_URI": "http://a:1", "N": "it's 1"}}
-    monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"working_dir": "gcs://x", **runtime}}))
-    said = shlex.split(go_on_with(*words).removeprefix("go on with: "))
-    assert said[:6] == ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json"]
-    assert json.loads(said[6]) == runtime
-    assert shlex.join(said[8:]) == plain
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"MLFLOW_TRACKING_PASSWORD": "s3cr3t-w0rd"},
-        {"A": "http://ada:s3cr3t-w0rd@b"},
-        {"A": "x" * 999},
-    ],
-)
-def test_the_hint_of_a_job_has_no_secrets_and_stays_short(monkeypatch, variables):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"env_vars": variables}}))
-    assert go_on_with("fedray.sweep", "mine", "--resume") == (
-        "go on with: ray job submit --runtime-env ITS_FILE.yaml -- "
-        "python -m fedray.sweep mine --resume"
-    )
+    words = ("fedray.sweep", "mine", "--out", Path("/a b"))
+    assert go_on_with(*words) == "go on with: python -m fedray.sweep mine --out '/a b'"
+    monkeypatch.setenv(JOB, "{}")
+    assert go_on_with(*words).startswith("go on with, as a job again: python -m fedray.sweep")
 
 
 def test_a_job_says_how_it_is_stopped(monkeypatch, capsys):

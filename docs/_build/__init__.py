@@ -2,7 +2,7 @@
 
 __main__.py   `PYTHONPATH=docs python -m _build [--check] [--take DIR]`
 templates.py  render the templates
-registry.py   docs/keys.md, the site's docs/reference.md, and the package's listing.json
+registry.py   docs/keys.md and the site's docs/reference.md
 heads.py      parse the docstring of a method's file
 originals.py  comparisons with original code
 uses.py       find the experiments, sweeps and tables of a method

@@ -11,7 +11,7 @@ from _build.notebooks import notebook_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
 from _build.published import published, published_pages
-from _build.registry import keys_page, listing, reference
+from _build.registry import keys_page, reference
 from _build.results import RESULTS, details, not_run, summary, take, with_part
 from _build.sets import sets_table
 from fedray.command import PATH, Command, run
@@ -58,7 +58,6 @@ def pages(root: Path) -> dict[Path, str]:
         "docs/keys.md": keys_page(),
         "docs/privacy.md": privacy_page(),
         "docs/papers.md": papers_page(),
-        "fedray/listing.json": listing(),
         RESULTS: with_part(
             with_part(_read(root / RESULTS), summary([*tables.values()], not_run(root))),
             details([*tables.values()]),

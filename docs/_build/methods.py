@@ -11,9 +11,7 @@ from _build.heads import PACKAGE, head_of
 from _build.originals import originals
 from _build.templates import linked, plain, render
 from _build.uses import Uses, uses
-from fedray.cli.catalogue import entries
-from fedray.cli.entry import Entry
-from fedray.cli.listing import by_family
+from fedray.cli.catalogue import Entry, by_family, entries
 from fedray.cli.papers import read_papers
 from fedray.core import Algorithm, algorithms
 

@@ -1,16 +1,11 @@
-"""Pages and listings generated from the registries and the interface of methods."""
+"""Pages generated from the registries and the interface of methods."""
 
 from __future__ import annotations
 
-import inspect
-import json
-from dataclasses import asdict
 from itertools import groupby
 
 from _build.templates import render
-from fedray.cli.catalogue import entries, experiment_keys
-from fedray.cli.entry import KINDS, Entry
-from fedray.cli.listing import KEYS
+from fedray.cli.catalogue import KINDS, Entry, entries, experiment_keys
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
 from fedray.registry import registry, summary_of
 
@@ -64,15 +59,3 @@ def own_entries(kind: str) -> list[Entry]:
     """Return the entries of a kind that fedray itself registers."""
     homes = registry(KINDS[kind])
     return [entry for entry in entries(kind) if homes.home(entry.name).startswith("fedray.")]
-
-
-def listing() -> str:
-    """Return fedray/listing.json, which `fedray ls` reads, with one entry per line."""
-    kinds = []
-    for kind, listed in {
-        KEYS: experiment_keys(),
-        **{kind: own_entries(kind) for kind in KINDS},
-    }.items():
-        lines = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in listed)
-        kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
-    return "{" + ",\n".join(kinds) + "}\n"

@@ -1,6 +1,6 @@
-"""Registered names and experiment keys, read from the code for listings and reference pages.
+"""Registered names and experiment keys, read from the code for `fedray ls` and reference pages.
 
-Calling these functions imports every module that registers a name.
+Importing this module imports PyTorch, and calling it every module that registers a name.
 """
 
 from __future__ import annotations
@@ -8,25 +8,108 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
+from importlib import import_module
 from operator import or_
 from pathlib import Path
 from textwrap import dedent
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import fedray
-from fedray.cli.entry import KINDS, Entry, Parameter
 from fedray.config import Component, Experiment, Frozen
 from fedray.core import Algorithm
 from fedray.core.stacked import refusal
 from fedray.registry import parameters_of, registry, summary_of
 from fedray.storage.metric import Metric
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithms": "algorithm",
+        "optimizers": "optimizer",
+        "schedules": "learning rate schedule",
+        "architectures": "architecture",
+        "groups": "model group",
+        "clips": "CLIP",
+        "sources": "data source",
+        "partitions": "partition",
+        "evolutions": "data evolution",
+        "publics": "public data",
+        "augmentations": "augmentation",
+        "encoders": "text encoder",
+        "styles": "text style",
+        "metrics": "metric",
+    }
+)
+"""The listings and the kind of registry behind each."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an entry.
+
+    Attributes:
+        name: the key in an experiment file.
+        type: the Python type.
+        default: the default as in YAML; "" if the parameter is required.
+        bounds: bounds such as "> 0"; "" without bounds.
+        text: the docstring.
+    """
+
+    name: str
+    type: str
+    default: str
+    bounds: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered name: a method, model, data source, metric and so on.
+
+    Attributes:
+        name: the name in an experiment file.
+        title: the name in the paper, or `name`.
+        summary: one line.
+        paper: authors, venue, arXiv number; "-" without a paper.
+        travels: what a method sends; "" for other kinds.
+        file: the source file, relative to the package; "" for plug-ins.
+        parameters: its typed parameters.
+        gives: the numbers that a metric computes, with their meaning; empty for other kinds.
+        stacked: "yes", or why a method does not support stacked clients; "" for other kinds.
+    """
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    travels: str
+    file: str
+    parameters: tuple[Parameter, ...]
+    gives: tuple[str, ...] = ()
+    stacked: str = ""
+
+
+FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
+"""Packages of methods in the order of listings."""
+
+
+def by_family(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Group methods by family, under the first line of the family's docstring; plug-ins last."""
+    families: dict[str, list[Entry]] = {}
+    for entry in entries:
+        families.setdefault(entry.file.split("/")[1] if entry.file else "", []).append(entry)
+    return {_heading(name): families[name] for name in (*FAMILIES, "") if name in families}
+
+
+def _heading(family: str) -> str:
+    text = import_module(f"fedray.algorithms.{family}").__doc__ if family else "Plug-ins"
+    return (text or family).split("\n")[0].rstrip(".")
 
 
 def entries(kind: str) -> list[Entry]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import numpy as np
 
-from fedray.base.errors import UserError, printable, shown
+from fedray.base.errors import UserError, printable
 from fedray.command import PATH, Command, keys, plugins_of_runs
-from fedray.config import Experiment, parse_assignments
+from fedray.config import Experiment, parse_assignments, read_experiment
 from fedray.data import FederatedData, ImageSet, ReadOptions
 from fedray.data.imageset import TEST, VALIDATION
 from fedray.data.inspect import image_sizes, source_for
@@ -20,13 +20,11 @@ from fedray.data.plot import plot_partition, plot_samples
 from fedray.data.sources import Source
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import image_keys, load_data, read_images
-from fedray.runtime.resolve import from_tree, resolve
+from fedray.runtime.resolve import from_tree
 from fedray.storage.files import write_json
 
 MOST_CLASSES = 40
 """Maximal number of classes that are printed."""
-KEYS = ("data.", "seed", "report.")
-"""Prefixes of the keys that a partition depends on."""
 PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": "5"}
 """Default partition, without `--experiment`."""
 
@@ -57,70 +55,70 @@ def command(
     experiment: str | None,
     out: Path | None,
     descriptions: Path | None,
-) -> int:
+) -> None:
     """Check your own images before a run: classes, counts, sizes, splits, problems.
 
     FOLDER contains images or parquet files. Keys set the partition, for example
     data.clients=10. Exit code 2: a run would refuse the images.
     """
-    root = folder.expanduser()
-    check_data_keys(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; pass another file name")
-    try:
-        assignments, data = _read(root, experiment, keys)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(
-            f"{error.filename} cannot be read: {reason}; correct or remove it"
-        ) from None
-    print(_clients(data))
+    assignments, data = _read(folder.expanduser(), experiment, keys)
+    sizes, classes = data.histogram().sum(1), (data.histogram() > 0).sum(1)
+    print(
+        f"{data.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
+        f"{classes.min()} to {classes.max()} classes"
+        + (f", and {len(data.public.index):,} public images" if data.public is not None else "")
+    )
     if out is not None:
         _draw(out, data)
     if descriptions is not None:
-        _describe(descriptions, data.class_names)
+        descriptions.parent.mkdir(parents=True, exist_ok=True)
+        write_json(descriptions, blank(data.class_names))
+        print(
+            f"wrote {descriptions}: fill in three sentences per class, each on another aspect of "
+            f"its appearance, and pass text.descriptions={descriptions}; without descriptions, use "
+            "text.style=handcrafted"
+        )
     name = experiment or "fedavg_digits model.group=cnn4"
     print(printable(f"run it: fedray run {name} {shlex.join(assignments)}"))
-    return 0
 
 
-def _read(
-    root: Path, experiment: str | None, words: Sequence[str]
-) -> tuple[list[str], FederatedData]:
+def _read(root: Path, name: str | None, words: Sequence[str]) -> tuple[list[str], FederatedData]:
     """Read images as a run does, print what they are, and partition them.
 
     Returns:
         The assignments with which a run uses these images, and its clients' images.
     """
-    given = {"data.source": source_for(root), "data.root": str(root.absolute())}
-    given |= {} if experiment else PARTITION
-    found = _resolved(experiment, _assignments(given, words)).data
-    source: Source = found.source.build()
-    options = ReadOptions(classes=found.classes, split=found.split)
-    sizes = image_sizes(source, root, options)
+    found = {"data.source": source_for(root), "data.root": str(root.absolute())}
+    found |= {} if name else PARTITION
+    base = read_experiment(name) if name else {"algorithm": "local", "model": {"group": "cnn4"}}
+
+    def resolved() -> tuple[list[str], Experiment]:
+        """Return the assignments of the user and those found, and the experiment of both."""
+        given = tuple(word.partition("=")[0] for word in words)
+        found_words = [
+            f"{key}={value}"
+            for key, value in found.items()
+            if not any(word == key or word.startswith(f"{key}.") for word in given)
+        ]
+        assignments = [*found_words, *words]
+        return assignments, from_tree(base, parse_assignments(assignments))
+
+    keys = resolved()[1].data
+    source: Source = keys.source.build()
+    sizes = image_sizes(source, root, ReadOptions(classes=keys.classes, split=keys.split))
     if len(sizes) > 1:
-        given["data.image_size"] = str(max(4, min(map(min, sizes))))
-    assignments = _assignments(given, words)
-    resolved = _resolved(experiment, assignments)
-    images = read_images(image_keys(resolved))
+        found["data.image_size"] = str(max(4, min(map(min, sizes))))
+    assignments, experiment = resolved()
+    images = read_images(image_keys(experiment))
     print(printable(images.about))
-    for line in _table(images, sizes, given):
+    for line in _table(images, sizes, found.get("data.image_size")):
         print(printable(line))
-    return assignments, load_data(resolved)
+    return assignments, load_data(experiment)
 
 
-def check_data_keys(words: Sequence[str]) -> None:
-    """Raise `UserError` for the first key that does not affect the partition."""
-    for word in words:
-        if "=" not in word or not word.startswith(KEYS):
-            raise UserError(
-                f"{shown(word)} is no key of the data; pass for example data.clients=10 or seed=1"
-            )
-
-
-def _table(
-    images: ImageSet, sizes: Counter[tuple[int, int]], keys: dict[str, str]
-) -> Iterator[str]:
+def _table(images: ImageSet, sizes: Counter[tuple[int, int]], size: str | None) -> Iterator[str]:
     """Yield lines with the images of each class, their sizes, and fitting descriptions."""
     held = [images.origin == TEST, (images.origin != TEST) & (images.origin != VALIDATION)]
     test, train = (
@@ -136,7 +134,7 @@ def _table(
         yield f"  and {len(train) - MOST_CLASSES} more classes"
     sides = sorted({side for size in sizes for side in size})
     yield f"sizes: {len(sizes)}, with sides of {sides[0]} to {sides[-1]} pixels"
-    if size := keys.get("data.image_size"):
+    if size is not None:
         yield (
             f"images differ in size: set data.image_size, for example data.image_size={size} "
             "(scales the shorter side, then crops the centre)"
@@ -147,35 +145,6 @@ def _table(
         except UserError:
             continue
         yield f"text.descriptions={name} describes all of these classes"
-
-
-def _assignments(given: dict[str, str], words: Sequence[str]) -> list[str]:
-    """Return the words of the user, and what was found for keys that they do not set."""
-    set_keys = {word.partition("=")[0] for word in words}
-    left = {
-        key: value
-        for key, value in given.items()
-        if not any(word == key or word.startswith(f"{key}.") for word in set_keys)
-    }
-    return [*(f"{key}={value}" for key, value in left.items()), *words]
-
-
-def _resolved(name: str | None, keys: Sequence[str]) -> Experiment:
-    """Return the experiment whose partition is used."""
-    if name is not None:
-        return resolve(name, keys)
-    base = {"algorithm": "local", "model": {"group": "cnn4"}}
-    return from_tree(base, parse_assignments(keys))
-
-
-def _clients(data: FederatedData) -> str:
-    sizes = data.histogram().sum(1)
-    classes = (data.histogram() > 0).sum(1)
-    return (
-        f"{data.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
-        f"{classes.min()} to {classes.max()} classes"
-        + (f", and {len(data.public.index):,} public images" if data.public is not None else "")
-    )
 
 
 def _draw(out: Path, data: FederatedData) -> None:
@@ -191,13 +160,3 @@ def _draw(out: Path, data: FederatedData) -> None:
     plot_partition({"": data.histogram()}, data.class_names, out / "partition.png")
     for name in ("samples.png", "partition.png"):
         print(f"wrote {out / name}")
-
-
-def _describe(path: Path, class_names: Sequence[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, blank(class_names))
-    print(
-        f"wrote {path}: fill in three sentences per class, each on another aspect of its "
-        f"appearance, and pass text.descriptions={path}; without descriptions, use "
-        "text.style=handcrafted"
-    )

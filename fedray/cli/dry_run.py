@@ -12,11 +12,12 @@ from fedray.base.errors import UserError, shown
 from fedray.cli.main import find_command
 from fedray.command import wrong_words
 from fedray.config import Experiment
+from fedray.results.labels import config_label
 from fedray.studies.plan import StudyPlan
 
-MODULES = {"fedray.run": "run", "fedray.sweep": "sweep", "fedray.table": "table"}
-"""Modules that can be called with `python -m`, and their subcommands."""
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
+_COMMAND = re.compile(
+    r"(?:[A-Z_][A-Z0-9_]*=\S* )*(?:(?:python -m )?fedray |python -m fedray\.)(.+)"
+)
 
 
 class PlannedRun(NamedTuple):
@@ -37,19 +38,14 @@ def split_command(command: str) -> tuple[str, list[str]]:
     Raises:
         UserError: if the command does not call fedray.
     """
+    match = _COMMAND.fullmatch(command)
+    if match is None:
+        raise UserError(f"{shown(command)} is no command of fedray; write fedray run ...")
     try:
-        words = shlex.split(command)
+        word, *args = shlex.split(match[1])
     except ValueError as error:
         raise UserError(f"{shown(command)} cannot be read ({error})") from None
-    while words and _VARIABLE.match(words[0]):
-        words.pop(0)
-    if words[:2] == ["python", "-m"]:
-        words = words[2:]
-    if words[:1] == ["fedray"] and len(words) > 1:
-        return words[1], words[2:]
-    if words and words[0] in MODULES:
-        return MODULES[words[0]], words[1:]
-    raise UserError(f"{shown(command)} is no command of fedray; write fedray run ..., fedray sweep")
+    return word, args
 
 
 def check_command(command: str) -> list[PlannedRun]:
@@ -62,21 +58,31 @@ def check_command(command: str) -> list[PlannedRun]:
         UserError: if the command would raise it.
         MissingRoot: if the only problem is that a data set is missing on this machine.
     """
+    from fedray.runtime.resolve import resolve
+    from fedray.studies.cell import check_cells
+
     word, params = _parameters(command)
-    if word in ("sweep", "table"):
-        return _runs_of(plan_of_command(command))
-    if word == "run" and params["resume"] is not None:
+    if word in ("run", "cost") and params.get("resume") is None:
+        if params["experiment"] is None or "=" in params["experiment"]:
+            raise UserError("name an experiment, for example fedtsp_digits")
+        return [PlannedRun("", resolve(params["experiment"], params["keys"], params["plugin"]))]
+    if word not in ("sweep", "table"):
         return []
-    if word in ("run", "cost"):
-        return _plan_run(params)
-    return []
+    plan = plan_of_command(command)
+    check_cells(plan)
+    return [
+        PlannedRun(f"{place} {config_label(config)}", run.experiment)
+        for place in plan.places
+        for config in plan.configurations(place.row)
+        for run in [plan.run(place, config, "tuning", plan.report.seeds[0])]
+    ]
 
 
 def _parameters(command: str) -> tuple[str, dict[str, Any]]:
     """Return a command's word, and its arguments by name."""
     word, args = split_command(command)
     try:
-        return word, find_command(word).command.make_context(f"fedray {word}", args).params
+        return word, find_command(word).make_context(f"fedray {word}", args).params
     except click.UsageError as error:
         raise UserError(wrong_words(error)) from None
 
@@ -91,28 +97,4 @@ def plan_of_command(command: str) -> StudyPlan:
     from fedray.studies.flow import plan_of
 
     word, params = _parameters(command)
-    request = request_of("sweep" if word == "sweep" else "table", **params)
-    if not request.name:
-        raise UserError(f"name a {word}")
-    return plan_of(request)
-
-
-def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
-    from fedray.runtime.resolve import resolve
-
-    if params["experiment"] is None or "=" in params["experiment"]:
-        raise UserError("name an experiment, for example fedtsp_digits")
-    return [PlannedRun("", resolve(params["experiment"], params["keys"], params["plugin"]))]
-
-
-def _runs_of(plan: StudyPlan) -> list[PlannedRun]:
-    from fedray.results.labels import config_label
-    from fedray.studies.cell import check_cells
-
-    check_cells(plan)
-    return [
-        PlannedRun(f"{place} {config_label(config)}", run.experiment)
-        for place in plan.places
-        for config in plan.configurations(place.row)
-        for run in [plan.run(place, config, "tuning", plan.report.seeds[0])]
-    ]
+    return plan_of(request_of("sweep" if word == "sweep" else "table", **params))

@@ -16,7 +16,7 @@ from fedray.base.units import size_of
 from fedray.command import Command, KnownName
 from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
-from fedray.data.origins import OriginFile
+from fedray.data.origins import Origin, OriginFile
 from fedray.data.weights import KnownWeights, hub_cache, known_weights
 
 
@@ -40,17 +40,13 @@ def command(names: Sequence[str], lists: bool) -> None:
     if lists or not names:
         print("\n".join(_lines(list(rows()))))
         return
-    unknown = [name for name in names if name not in _names()]
-    if unknown:
-        raise UserError(
-            f"fedray does not know where to get '{unknown[0]}'; fedray get --list lists the names."
-            f"{nearest(unknown[0], _names())}"
-        )
     for name in names:
         if name in known_weights():
             get_weights(known_weights()[name])
-        else:
+        elif name in known_sets():
             get_set(known_sets()[name], data_home())
+        else:
+            raise UserError(f"fedray does not know where to get '{name}'.{nearest(name, _names())}")
 
 
 def data_home() -> Path:
@@ -74,17 +70,15 @@ def get_weights(known: KnownWeights) -> None:
     Raises:
         UserError: if they cannot be fetched.
     """
-    if known.origin.hub is None:
-        if not known.is_here:
-            raise UserError(f"{known.title} comes with a package: {known.origin.by_hand}")
-        print(f"{known.name}: the package {known.package} is installed")
-        return
+    where = f"the package {known.package}" if known.package else str(hub_cache())
     if known.is_here:
-        print(f"{known.name}: {known.title} is in {hub_cache()}")
-        return
-    _introduce(known.name, known.title, known.origin.page, known.origin.licence)
-    fetch_hub(known.origin.hub, "model", known.files, None)
-    print(f"{known.name}: {known.title} is in {hub_cache()}, equal to the hub's checksums")
+        print(f"{known.name}: {known.title} is in {where}")
+    elif known.origin.hub is None:
+        raise UserError(f"{known.title} comes with a package: {known.origin.by_hand}")
+    else:
+        _introduce(known.name, known.title, known.origin)
+        fetch_hub(known.origin.hub, "model", known.files, None)
+        print(f"{known.name}: {known.title} is in {where}, equal to the hub's checksums")
 
 
 # --- sets -----------------------------------------------------------------------------------------
@@ -102,34 +96,32 @@ def get_set(known: KnownSet, home: Path) -> None:
     Raises:
         UserError: if it cannot be fetched, or what was fetched is not the set.
     """
-    root = home / known.folder
+    root, stage = home / known.folder, home / f"{known.folder}.part"
     if root.exists():
         print(f"{known.name}: {check_set(known, root)}")
         return
-    stage = home / f"{known.folder}.part"
+    content = stage / "content"
+    content.mkdir(parents=True, exist_ok=True)
     try:
-        stage.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(stage / ".lock")
-        lock.acquire(timeout=0)
+        with FileLock(stage / ".lock", timeout=0):
+            _introduce(known.name, known.title, known.origin)
+            _collect(known, stage, content)
+            try:
+                counted = check_set(known, content)
+            except UserError as error:
+                todo = known.origin.by_hand
+                advice = f"{todo}, and put it into {content}" if todo else f"remove {stage}"
+                raise UserError(f"{error}; {advice}, then run the same command again") from None
+            content.rename(root)
+            shutil.rmtree(stage)
     except Timeout:
         raise UserError(f"{stage} belongs to another fedray get that is still running") from None
-    with lock:
-        _introduce(known.name, known.title, known.origin.page, known.origin.licence)
-        content = stage / "content"
-        _collect(known, stage, content)
-        try:
-            counted = check_set(known, content)
-        except UserError as error:
-            todo = known.origin.by_hand
-            advice = f"{todo}, and put it into {content}" if todo else f"remove {stage}"
-            raise UserError(f"{error}; {advice}, then run fedray get {known.name} again") from None
-        content.rename(root)
-        shutil.rmtree(stage)
     print(f"{known.name}: {counted.replace(str(content), str(root))}")
 
 
-def _introduce(name: str, title: str, page: str, licence: str) -> None:
-    print(f"{name}: {title}, {page}; licence: {licence or 'not stated, see the page'}", flush=True)
+def _introduce(name: str, title: str, origin: Origin) -> None:
+    licence = origin.licence or "not stated, see the page"
+    print(f"{name}: {title}, {origin.page}; licence: {licence}", flush=True)
 
 
 def _say(line: str) -> None:
@@ -138,19 +130,19 @@ def _say(line: str) -> None:
 
 
 def _collect(known: KnownSet, stage: Path, content: Path) -> None:
-    """Download and unpack all files of a set; name those that need a browser."""
-    content.mkdir(exist_ok=True)
+    """Download and unpack all files of a set; name those that need a browser.
+
+    An empty file NAME.done marks a file as unpacked.
+    """
     if known.origin.hub is not None:
         fetch_hub(known.origin.hub, "dataset", ("*.parquet",), content)
         shutil.rmtree(content / ".cache", ignore_errors=True)
         return
     by_hand = []
     for file in known.origin.files:
-        if _mark(file, stage).exists():
+        place, mark = stage / file.name, stage / f"{file.name}.done"
+        if mark.exists():
             continue
-        place = stage / file.name
-        if place.is_file():
-            print(f"{file.name}: found in {stage}")
         try:
             fetch(file, place, _say)
         except NotTheFile as error:
@@ -158,8 +150,8 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
             continue
         if file.checksum is None:
             print(f"{file.name}: no checksum is known, so only its content is checked")
-        _settle(file, place, content)
-        _mark(file, stage).touch()
+        _settle(file, place, content / file.to)
+        mark.touch()
     if by_hand:
         raise UserError(
             f"{'; '.join(by_hand)}: download it with a browser into {stage}, then run fedray get "
@@ -167,14 +159,8 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
         )
 
 
-def _mark(file: OriginFile, stage: Path) -> Path:
-    """Return the empty file that marks a file as unpacked."""
-    return stage / f"{file.name}.done"
-
-
-def _settle(file: OriginFile, place: Path, content: Path) -> None:
+def _settle(file: OriginFile, place: Path, target: Path) -> None:
     """Unpack an archive and remove it, or move any other file to its place."""
-    target = content / file.to
     if not file.unpack:
         target.parent.mkdir(parents=True, exist_ok=True)
         place.replace(target)
@@ -221,12 +207,13 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
     The state is "here", "begun" or "-".
     """
-    chosen = os.environ.get("FEDRAY_DATA")
-    home = Path(chosen).expanduser() if chosen else None
+    home = Path(os.environ.get("FEDRAY_DATA", "")).expanduser()
     for known in known_sets().values():
-        root = None if home is None else home / known.folder
-        begun = root is not None and root.with_name(f"{root.name}.part").is_dir()
-        state = "here" if root is not None and root.is_dir() else "begun" if begun else "-"
+        root = home / known.folder
+        begun = root.with_name(f"{root.name}.part").is_dir()
+        state = "here" if root.is_dir() else "begun" if begun else "-"
+        if "FEDRAY_DATA" not in os.environ:
+            state = "-"
         place = str(root) if state == "here" else known.origin.page
         size = sum(file.bytes or 0 for file in known.origin.files)
         yield known.name, state, _sized(known.title, size), place

@@ -1,4 +1,8 @@
-"""`fedray ls`, which lists names, and `fedray cp`, which copies a shipped file to edit."""
+"""`fedray ls` lists names. `fedray show NAME` explains one.
+
+Of an experiment, it prints all settings and where each is set; of a registered name, parameters,
+paper and source file; of a sweep or table, its file.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +10,118 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from fedray.base.errors import UserError, nearest, shown
-from fedray.base.shipped import FOLDERS, files, names
-from fedray.cli.entry import Entry
-from fedray.cli.listing import LISTINGS, Shipped, by_family, list_entries
-from fedray.command import PATH, Command, KnownName, json_flag
+from fedray.base.activity import is_terminal, say_next
+from fedray.base.errors import UserError, nearest, printable
+from fedray.base.shipped import FOLDERS, PACKAGE, files, names
+from fedray.command import Command, KnownName, keys
 from fedray.command import plugins as with_plugins
-from fedray.plugins import Plugin
-from fedray.storage.files import write_atomic
 
-COMMANDS = {"experiments": "run", "sweeps": "sweep", "tables": "table"}
-"""The subcommand that runs a file of each kind."""
-KINDS = {kind.removesuffix("s"): kind for kind in COMMANDS}
-"""The kinds by their singular, as given to `fedray cp`."""
+if TYPE_CHECKING:
+    from fedray.cli.catalogue import Entry, Parameter
+
+KEYS = "keys"
+"""The listing of an experiment's keys."""
+TOGETHER: Mapping[str, tuple[str, ...]] = {"models": ("groups", "architectures")}
+"""Listings that combine several kinds, because `model.group` accepts both."""
+LISTINGS = (
+    "algorithms", *FOLDERS, KEYS, *TOGETHER, "optimizers", "schedules", "architectures", "groups",
+    "clips", "sources", "partitions", "evolutions", "publics", "augmentations", "encoders",
+    "styles", "metrics",
+)  # fmt: skip
+"""The kinds that `fedray ls` accepts."""
+DEFAULT, GIVEN = "default", "given here"
+WIDTH = 80
+
+
+class ShownKey(NamedTuple):
+    """One key of an experiment.
+
+    Attributes:
+        key: the dotted key.
+        value: the resolved value.
+        source: the file that sets the key; `DEFAULT` if no file sets it; `GIVEN` if the command
+            line sets it.
+    """
+
+    key: str
+    value: Any
+    source: str
 
 
 @click.command(cls=Command, epilog="fedray show NAME explains a name.")
 @click.argument("kind", required=False, type=click.Choice(LISTINGS), metavar="[KIND]")
-@json_flag
 @with_plugins
-def ls(kind: str | None, as_json: bool, plugin: Sequence[str]) -> None:
+def ls(kind: str | None, plugin: Sequence[str]) -> None:
     """List the names that an experiment, sweep or table can use.
 
     KIND is for example experiments, algorithms, models, sources, metrics or keys. Without KIND,
     all kinds are listed with the number of their names.
     """
-    plugins = load_plugins(plugin)
-    if as_json:
-        kinds = [kind] if kind else LISTINGS
-        trees = {
-            listing: [asdict(entry) for entry in list_entries(listing, plugins)]
-            for listing in kinds
-        }
-        print(json.dumps(trees[kind] if kind else trees, indent=1, ensure_ascii=False))
+    if kind in FOLDERS:
+        rows = [(name, _first_line(path)) for name, path in files(kind).items()]
+        print("\n".join(in_columns(rows)))
         return
+    entries = read_entries(plugin)
     if kind == "algorithms":
-        methods = [entry for entry in list_entries(kind, plugins) if isinstance(entry, Entry)]
-        print("\n\n".join(_families(by_family(methods))))
-        return
-    rows = _entries(list_entries(kind, plugins)) if kind else _kinds(plugins)
-    print("\n".join(in_columns(list(rows))))
+        from fedray.cli.catalogue import by_family
+
+        families = by_family(entries[kind]).items()
+        texts = ["\n".join([f"{head}:", *in_columns(_rows(rows))]) for head, rows in families]
+        print("\n\n".join(texts))
+    elif kind:
+        print("\n".join(in_columns(_rows(_listed(kind, entries)))))
+    else:
+        rows = []
+        for each in LISTINGS:
+            found = names(each) if each in FOLDERS else [e.name for e in _listed(each, entries)]
+            rows.append((each, f"{len(found):>3}  {', '.join(found[:20])}"))
+        print("\n".join(in_columns(rows)))
 
 
-def load_plugins(places: Sequence[str]) -> tuple[Plugin, ...]:
-    """Return the plug-ins of `--plugin`."""
-    from fedray.plugins import named_plugins  # slow to import
+def read_entries(plugins: Sequence[str] = ()) -> dict[str, list[Entry]]:
+    """Return the entries of all registries by kind, and the experiment's keys under `KEYS`.
 
-    return named_plugins(places) if places else ()
+    Raises:
+        UserError: if a plug-in cannot be imported, or registers a name that exists already.
+    """
+    if is_terminal():
+        say_next("importing PyTorch")
+    from fedray.cli.catalogue import KINDS, entries, experiment_keys
+    from fedray.plugins import named_plugins, use
 
-
-def _entries(entries: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
-    for entry in entries:
-        paper = f"  ({entry.paper})" if isinstance(entry, Entry) and entry.paper != "-" else ""
-        stacks = "  [stacks]" if isinstance(entry, Entry) and entry.stacked == "yes" else ""
-        yield entry.name, f"{entry.summary}{paper}{stacks}"
-
-
-def _families(families: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """Yield the text of each family: a heading and its methods."""
-    for heading, methods in families.items():
-        yield "\n".join([f"{heading}:", *in_columns([*_entries(methods)])])
+    use(named_plugins(plugins) if plugins else (), check=True)
+    return {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
 
 
-def _kinds(plugins: Sequence[Plugin]) -> Iterator[tuple[str, str]]:
-    """Yield each kind with the number of its names and the first of them."""
-    for kind in LISTINGS:
-        names = [entry.name for entry in list_entries(kind, plugins)]
-        yield kind, f"{len(names):>3}  {', '.join(names[:20])}"
+def _listed(kind: str, entries: Mapping[str, Sequence[Entry]]) -> list[Entry]:
+    """Return the entries of a listing, sorted by name; keys in the order of the experiment."""
+    rows = [entry for each in TOGETHER.get(kind, (kind,)) for entry in entries[each]]
+    return rows if kind == KEYS else sorted(rows, key=lambda entry: entry.name)
+
+
+def _rows(entries: Iterable[Entry]) -> list[tuple[str, str]]:
+    marks = {"-": ""}
+    return [
+        (
+            entry.name,
+            entry.summary
+            + marks.get(entry.paper, f"  ({entry.paper})")
+            + ("  [stacks]" if entry.stacked == "yes" else ""),
+        )
+        for entry in entries
+    ]
+
+
+def _first_line(path: Path) -> str:
+    """Return the comment in the first line of a file; "" if that line is not a comment."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+    return first.lstrip("# ").rstrip(".") if first.startswith("#") else ""
 
 
 def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -89,78 +133,144 @@ def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield line if len(line) <= wide else f"{line[: wide - 3]}..."
 
 
-# --- copies ---------------------------------------------------------------------------------------
-
-
-def _completions() -> list[str]:
-    return [*KINDS, *(name for kind in COMMANDS for name in names(kind))]
+# --- show -----------------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
 @click.argument(
-    "words", nargs=-1, required=True, type=KnownName(_completions), metavar="[KIND] NAME [DEST]"
+    "name", type=KnownName(lambda: sorted({name for kind in FOLDERS for name in names(kind)}))
 )
-def cp(words: Sequence[str]) -> None:
-    """Copy an experiment, sweep or table to edit it.
+@keys
+@with_plugins
+def show(name: str, keys: Sequence[str], plugin: Sequence[str]) -> None:
+    """Show the settings of an experiment, or explain a method, model, metric, ...
 
-    NAME is listed by fedray ls experiments, sweeps or tables. The copy also contains the values
-    that the file inherits. DEST is a folder or a .yaml file; default: the current
-    folder. KIND (experiment, sweep or table) is needed if several kinds have this name.
+    For an experiment, every setting and where it is set; KEY=VALUE overrides a setting as in
+    fedray run. For other names, the parameters with bounds and defaults, the paper and the
+    source file. For the folder of a run, the settings that it ran with.
     """
-    kinds, args = _split(words)
-    kind, source = find_shipped(args[0], kinds)
-    dest = destination(PATH.convert(args[1] if len(args) > 1 else ".", None, None), source)
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(dest, shipped_text(kind, source))
-    print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
-
-
-def shipped_text(kind: str, path: Path) -> str:
-    """Return the text of a shipped file, merged with the files that it extends."""
-    from fedray.config import dump_yaml, read_experiment
+    if "/" in name and Path(name).is_dir():
+        name = f"{name}/run.json"
+    is_experiment = name.endswith((".yaml", ".yml")) or "/" in name or name in names("experiments")
+    if keys or is_experiment:
+        print_settings(settings(name, keys, plugin))
+        return
     from fedray.studies.file import read_study
 
-    if kind == "sweeps":
-        return read_study("sweep", str(path)).text
-    if kind == "tables":
-        return read_study("table", str(path)).text
-    tree = {key: value for key, value in read_experiment(path.stem).items() if key != "name"}
-    return f"# Copied from {path.stem}, merged with the files that it extends.\n" + dump_yaml(tree)
+    found = read_entries(plugin)
+    texts = [
+        "\n".join(entry_lines(kind, entry))
+        for kind, entries in found.items()
+        for entry in entries
+        if entry.name == name
+    ]
+    texts += [
+        f"{path}\n\n{read_study(kind, str(path)).text.rstrip()}"
+        for kind in ("sweep", "table")
+        if (path := files(f"{kind}s").get(name))
+    ]
+    if not texts:
+        known = {entry.name for entries in found.values() for entry in entries}
+        near = nearest(name, known.union(names("sweeps"), names("tables"), names("experiments")))
+        advice = near if "Did you mean" in near else " fedray ls lists all names."
+        raise UserError(f"there is nothing called '{name}'.{advice}")
+    print("\n\n".join(texts))
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the kinds to search, and the remaining arguments: NAME and optionally DEST.
+def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
+    """Yield lines of at most 80 columns that describe an entry of a listing."""
+    from fedray.cli.catalogue import KINDS
+
+    title = f" ({entry.title})" if entry.title != entry.name else ""
+    yield f"{KINDS.get(kind, 'key')} {entry.name}{title}"
+    yield from _wrapped(f"{entry.summary}.", 2)
+    facts = {
+        "paper": "" if entry.paper == "-" else entry.paper,
+        "travels": entry.travels,
+        "stacked": f"no, {entry.stacked}" if entry.stacked not in ("", "yes") else entry.stacked,
+        "source": str(PACKAGE / entry.file) if entry.file else "in a plug-in",
+    }
+    for label, text in facts.items():
+        if text:
+            yield from _wrapped(f"{label}: {text}", 2)
+    if entry.gives:
+        yield "  gives:"
+        yield from (line for metric in entry.gives for line in _wrapped(metric, 4))
+    if kind == KEYS:
+        yield from _wrapped(f"value: {_value(entry.parameters[0])}", 2)
+        return
+    if entry.parameters:
+        yield "  parameters:"
+    for parameter in entry.parameters:
+        yield from _wrapped(f"{parameter.name}: {_value(parameter)}", 4)
+        yield from _wrapped(parameter.text, 8)
+
+
+def _value(parameter: Parameter) -> str:
+    """Return a parameter's type, bounds and default as text."""
+    default = f"default {parameter.default}" if parameter.default else "must be given"
+    return f"{' '.join(filter(None, (parameter.type, parameter.bounds)))}; {default}"
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    space = " " * indent
+    return wrap(
+        text,
+        WIDTH,
+        initial_indent=space,
+        subsequent_indent=space,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def settings(
+    name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
+) -> list[ShownKey]:
+    """Return all resolved settings of an experiment, in the order of the schema.
+
+    `data.root` is not resolved, so that the images may be missing. Of a run with plug-ins, they are
+    the recorded ones.
 
     Raises:
-        UserError: if there are too many arguments.
+        UserError: if the experiment, an assignment or a source is wrong.
     """
-    is_named = words[0] in KINDS and len(words) > 1
-    kinds, args = ([KINDS[words[0]]], words[1:]) if is_named else (list(FOLDERS), words)
-    if len(args) > 2:
-        raise UserError(f"{shown(args[2])} is one argument too many; see fedray cp --help")
-    return kinds, list(args)
+    from fedray import config
+
+    pairs, plugins = config.parse_assignments(assignments), list(plugins)
+    chain = config.read_chain(name)
+    tree = config.merged(chain)
+    if config.is_record(name) and not (pairs or plugins) and (texts := config.listed(tree)):
+        shas = {text["module"]: text["sha256"] for text in texts if not isinstance(text, str)}
+        recorded = config.flatten({**tree, "plugins": shas or tree["plugins"]})
+        return [ShownKey(key, value, "") for key, value in recorded.items()]
+    tree = config.with_read_plugins(tree, pairs, plugins, named=not config.is_record(name))
+    pairs = [pair for pair in pairs if pair[0] != "plugins"]
+    tree = config.override(tree, pairs)
+    data = tree.get("data")
+    root = data.pop("root", None) if isinstance(data, dict) else None
+    loadable = [pair for pair in pairs if pair[0] != "data.root"]
+    resolved = config.load_experiment(tree, loadable).record()
+    resolved["data"]["root"] = root
+    sources = {key: file.path.name for file in chain for key in config.flatten(file.tree)}
+    if preset := config.preset_keys(tree):
+        sources |= dict.fromkeys(preset, f"preset {tree['algorithm']['preset']}")
+    sources |= dict.fromkeys(config.flatten(config.override({}, pairs)), GIVEN)
+    flat = config.flatten(resolved)
+    if plugins:
+        sources |= dict.fromkeys([key for key in flat if key.startswith("plugins.")], GIVEN)
+    return [ShownKey(key, value, sources.get(key, DEFAULT)) for key, value in flat.items()]
 
 
-def find_shipped(name: str, kinds: Sequence[str]) -> tuple[str, Path]:
-    """Return the kind and the file of a shipped name, searched for among `kinds`.
+def print_settings(rows: Sequence[ShownKey]) -> None:
+    """Print keys, values and sources in three columns, as wide as the terminal."""
+    from rich.console import Console
+    from rich.table import Table
 
-    Raises:
-        UserError: if no file or more than one has this name.
-    """
-    matches = [kind for kind in kinds if name in files(kind)]
-    if not matches:
-        all_names = [other for kind in kinds for other in names(kind)]
-        what = "experiment, sweep or table" if len(kinds) > 1 else kinds[0].removesuffix("s")
-        raise UserError(f"there is no {what} {shown(name)}.{nearest(name, all_names)}")
-    if len(matches) > 1:
-        commands = " or ".join(f"fedray cp {kind.removesuffix('s')} {name}" for kind in matches)
-        raise UserError(f"{name} is the name of several files; write {commands}")
-    return matches[0], files(matches[0])[name]
-
-
-def destination(dest: Path, source: Path) -> Path:
-    """Return the path of the copy; raise `UserError` if the file exists."""
-    path = dest if dest.suffix in (".yaml", ".yml") else dest / source.name
-    if path.exists():
-        raise UserError(f"{path} is there already; name another file, for example mine.yaml")
-    return path
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, ratio in (("key", 6), ("value", 5), ("source", 6)):
+        table.add_column(column, overflow="fold", ratio=ratio)
+    for key, value, source in rows:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        table.add_row(key, printable(text), source)
+    Console(highlight=False, markup=False).print(table)

@@ -8,15 +8,14 @@ from pathlib import Path
 import click
 
 from fedray.base.errors import UserError, shown
-from fedray.cli.entry import KINDS as LISTED
-from fedray.cli.listing import read_entries
 from fedray.command import Command
 from fedray.plugins import check_module_name
+from fedray.registry import registry
 from fedray.storage.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = {"method": "algorithms", "model": "architectures", "source": "sources"}
-"""The kinds of single files, and the listing of each."""
+KINDS = {"method": "algorithm", "model": "architecture", "source": "data source"}
+"""The kinds of single files, and what each registers."""
 EXPERIMENTS = {"text": "fedglcl_digits", "prompts": "promptfl_clip"}
 """The kinds of methods with language, and an experiment to try them in."""
 PROJECT = {
@@ -28,8 +27,6 @@ PROJECT = {
 """Templates of a project's files (besides its method and model), and the names of the files."""
 NET = "_net"
 """Suffix of a project's model."""
-LONGEST = 40
-"""Maximal number of characters of a name."""
 
 
 @click.command(cls=Command)
@@ -60,18 +57,16 @@ def command(kind: str, name: str, uses: str | None) -> None:
 
 def check_new(kind: str, name: str) -> None:
     """Raise `UserError` if Python cannot import the name, or if it is registered already."""
-    if not name.isidentifier() or keyword.iskeyword(name) or len(name) > LONGEST:
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise UserError(
             f"{shown(name)} cannot be imported by Python; use letters, digits and underscores"
         )
     check_module_name(name, Path.cwd())
-    entries = read_entries()
-    names = {KINDS[kind]: name} if kind != "project" else {"algorithms": name}
-    if kind == "project":
-        names["architectures"] = f"{name}{NET}"
-    for listing, new in names.items():
-        if new in {entry.name for entry in entries[listing]}:
-            raise UserError(f"there is {LISTED[listing]} '{new}' already; take another name")
+    new = {KINDS.get(kind, "algorithm"): name}
+    new |= {"architecture": f"{name}{NET}"} if kind == "project" else {}
+    for what, entry in new.items():
+        if entry in registry(what).names():
+            raise UserError(f"there is {what} '{entry}' already; take another name")
 
 
 def project_files(name: str) -> dict[Path, str]:

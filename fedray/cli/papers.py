@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import fedray
 from fedray.base.errors import UserError, nearest
 from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, plan_of_command
-from fedray.command import WORD, Command
+from fedray.command import Command
 from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
 from fedray.results.printed_numbers import lines_of, printed_numbers
 from fedray.studies.file import SCALES, Kind, PaperItem, read_study
@@ -35,11 +35,11 @@ MEANINGS = {
 class Item(Frozen):
     """A table, figure or scenario of a paper."""
 
-    item: str = Field(min_length=1)
+    item: str
     """The paper's name for it, for example "Table 4"."""
-    asks: str = Field(min_length=1)
+    asks: str
     """The question, with data sets and setting."""
-    measure: str = Field(min_length=1)
+    measure: str
     """The metric, file or figure that contains the answer."""
     laptop: list[str] = Field(default_factory=list)
     """Commands that take minutes on two cores."""
@@ -62,95 +62,79 @@ class Item(Frozen):
 class PaperFile(Frozen):
     """A file in fedray/papers/: a paper and the order of its items; studies name the items."""
 
-    title: str = Field(min_length=1)
+    title: str
     """The paper's name for its method."""
-    paper: str = Field(min_length=1)
+    paper: str
     """Authors, venue, arXiv number."""
     printed: str = ""
     """What scale printed takes where paper and official code differ, and how to get the other."""
-    order: list[str] = Field(min_length=1)
+    order: list[str]
     """The items' names, in the paper's order."""
     items: list[Item] = Field(default_factory=list)
-    """Items that no study reproduces."""
+    """Items that no study reproduces; in `read_papers` all items, in order."""
 
 
-class Paper(NamedTuple):
-    """A paper with all its items.
+class _Answer(NamedTuple):
+    """A study that reproduces an item, with its scales and its entry for the item."""
 
-    Attributes:
-        title: its name for its method.
-        paper: authors, venue, arXiv number.
-        items: its items in order.
-        printed: what scale printed takes where paper and official code differ.
-    """
+    kind: Kind
+    name: str
+    scales: list[str]
+    item: PaperItem
 
-    title: str
-    paper: str
-    items: list[Item]
-    printed: str = ""
+    def commands(self, scale: str) -> Iterator[str]:
+        """Yield the command that runs the study at one scale, and those that read its results."""
+        folder = f"results/{self.name}_{scale}"
+        rows = f" --rows {','.join(self.item.rows)}" if self.item.rows else ""
+        out = f" --out {folder}" if self.item.then else ""
+        yield f"python -m fedray.{self.kind} {self.name} --scale {scale}{rows}{out}"
+        for follow_up in self.item.then:
+            word, _, flags = follow_up.partition(" --")
+            yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
 
 
-def read_papers() -> dict[str, Paper]:
-    """Return all papers by file name, sorted.
+def read_papers() -> dict[str, PaperFile]:
+    """Return all papers by file name, sorted, each with all items.
 
     Raises:
         UserError: about the first mistake in a file.
     """
-    answers = _answers()
-    papers = {path.stem: _paper(path, answers) for path in sorted(PAPERS.glob("*.yaml"))}
-    for paper, item in answers:
-        if paper not in papers or item not in [one.item for one in papers[paper].items]:
-            raise UserError(f"a study answers {paper}, {item}, which is not in papers/{paper}.yaml")
-    return papers
-
-
-Answer = tuple[str, str, Mapping[str, Any], PaperItem]
-"""A study that reproduces an item: its kind, name and scales, and its entry for the item."""
-
-
-def _answers() -> dict[tuple[str, str], list[Answer]]:
-    """Return the studies by paper and item."""
-    answers: dict[tuple[str, str], list[Answer]] = {}
+    answers: dict[tuple[str, str], list[_Answer]] = {}
     kinds: tuple[Kind, Kind] = ("table", "sweep")
     for kind in kinds:
         for name, path in files(f"{kind}s").items():
             tree = read_study(kind, str(path)).tree
-            scales = tree.get("scales", {"laptop": {}})
-            for entry in tree.get("items", ()):
+            scales = list(tree.get("scales") or ["laptop"])
+            scales += [PRINTED] if can_be_printed(scales) and PRINTED not in scales else []
+            for entry in tree.get("items") or ():
                 item = validate(PaperItem, entry, f"{kind} {name}.items")
-                answers.setdefault((item.paper, item.item), []).append((kind, name, scales, item))
-    return answers
+                answer = _Answer(kind, name, scales, item)
+                answers.setdefault((item.paper, item.item), []).append(answer)
+    papers = {}
+    for path in sorted(PAPERS.glob("*.yaml")):
+        file = validate(PaperFile, read_mapping(path), path.stem)
+        own = {item.item: item for item in file.items}
+        items = [
+            _item(name, own.get(name), answers.get((path.stem, name), [])) for name in file.order
+        ]
+        papers[path.stem] = file.model_copy(update={"items": items})
+    return papers
 
 
-def _paper(path: Path, answers: Mapping[tuple[str, str], Sequence[Answer]]) -> Paper:
-    file = validate(PaperFile, read_mapping(path), path.stem)
-    own_items = {item.item: item for item in file.items}
-    items = []
-    for name in file.order:
-        studies = answers.get((path.stem, name), ())
-        if name not in own_items and not studies:
-            raise UserError(f"{path.name}: nothing answers {name}")
-        items.append(_item(own_items.get(name), name, studies))
-    return Paper(file.title, file.paper, items, file.printed)
-
-
-def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
+def _item(name: str, own: Item | None, answers: list[_Answer]) -> Item:
     """Return an item with the commands of the studies that reproduce it."""
-    source = own_item or next((item for *_, item in studies if item.asks), None)
+    source = own or next((answer.item for answer in answers if answer.item.asks), None)
     if source is None:
-        raise UserError(f"no study of {name} says what it asks")
-    commands = {scale: list(getattr(own_item, scale, ())) for scale in SCALES}
-    for kind, study_name, scales, item in studies:
-        labels = [*scales, *([PRINTED] if can_be_printed(scales) else [])]
-        for scale in dict.fromkeys(labels):
-            commands[scale] += _commands(kind, study_name, scale, item)
-    return Item(
-        item=name,
-        asks=source.asks,
-        measure=source.measure,
-        offline=source.offline,
-        **commands,
-    )
+        raise UserError(f"fedray/papers: nothing answers {name}")
+    keys: dict[str, Any] = {
+        scale: [
+            *getattr(own, scale, ()),
+            *(c for answer in answers if scale in answer.scales for c in answer.commands(scale)),
+        ]
+        for scale in SCALES
+    }
+    keys |= {key: getattr(source, key) for key in ("asks", "measure", "offline")}
+    return Item(item=name, **keys)
 
 
 def numbers_of(item: Item) -> int:
@@ -164,23 +148,12 @@ def numbers_of(item: Item) -> int:
     )
 
 
-def _commands(kind: str, name: str, scale: str, item: PaperItem) -> Iterator[str]:
-    """Yield the command that runs a study at one scale, and those that read its results."""
-    folder = f"results/{name}_{scale}"
-    rows = f" --rows {','.join(item.rows)}" if item.rows else ""
-    out = f" --out {folder}" if item.then else ""
-    yield f"python -m fedray.{kind} {name} --scale {scale}{rows}{out}"
-    for follow_up in item.then:
-        word, _, flags = follow_up.partition(" --")
-        yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
-@click.argument("paper", required=False, type=WORD)
-@click.argument("item", required=False, type=WORD)
+@click.argument("paper", required=False)
+@click.argument("item", required=False)
 def command(paper: str | None, item: str | None) -> None:
     """List the papers' tables and figures with the commands that reproduce them.
 
@@ -193,7 +166,7 @@ def command(paper: str | None, item: str | None) -> None:
         if paper is not None and entry.printed:
             print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
         for one in entry.items:
-            print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
+            print("\n".join([_summary(one)] if paper is None else _details(one)))
             if item is not None:
                 print("\n".join(["", *lines_of(printed_numbers(name, one.item), WIDTH)]).rstrip())
             for sentence, scales in {} if item is None else missing_of(one).items():
@@ -214,8 +187,10 @@ def missing_of(item: Item) -> dict[str, list[str]]:
     return missing
 
 
-def select_items(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
-    """Return all papers, one paper, or the items whose names are, name or begin with `item`.
+def select_items(
+    papers: Mapping[str, PaperFile], name: str | None, item: str | None
+) -> Mapping[str, PaperFile]:
+    """Return all papers, one paper, or the items named `item`, or else those that begin with it.
 
     Case and full stops do not count: "fig 4" is "Fig. 4". "Table 9" names "Fig. 2, Table 9".
 
@@ -224,49 +199,40 @@ def select_items(papers: dict[str, Paper], name: str | None, item: str | None) -
     """
     if name is None:
         return papers
-    by_name = {key.casefold(): key for key in papers}
-    if name.casefold() not in by_name:
+    name = name.casefold()
+    if name not in papers:
         raise UserError(f"there is no paper '{name}'.{nearest(name, papers)}")
-    key = by_name[name.casefold()]
     if item is None:
-        return {key: papers[key]}
-    wanted, found = _folded(item), papers[key].items
+        return {name: papers[name]}
+    wanted, found = _folded(item), papers[name].items
+    begins = re.compile(rf"(.*, )?{re.escape(wanted)}\b")
     items = [one for one in found if _folded(one.item) == wanted]
-    items = items or [one for one in found if wanted in map(_folded, one.item.split(", "))]
-    items = items or [
-        one for one in found if re.match(rf"{re.escape(wanted)}\b", _folded(one.item))
-    ]
+    items = items or [one for one in found if wanted in _folded(one.item).split(", ")]
+    items = items or [one for one in found if begins.match(_folded(one.item))]
     if not items:
-        item_names = [one.item for one in papers[key].items]
-        raise UserError(f"{key} has no item '{item}'.{nearest(item, item_names)}")
-    return {key: papers[key]._replace(items=items)}
+        raise UserError(f"{name} has no item '{item}'.{nearest(item, [o.item for o in found])}")
+    return {name: papers[name].model_copy(update={"items": items})}
 
 
 def _folded(name: str) -> str:
-    return " ".join(name.casefold().replace(".", " ").split())
+    return " ".join(name.casefold().replace(".", " ").split()).replace(" ,", ",")
 
 
-def _summary_lines(item: Item) -> list[str]:
-    first = next((words for _, words in item.commands()), "")
-    line = f"  {item.item:<24} {first}"
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."]
+def _summary(item: Item) -> str:
+    line = f"  {item.item:<24} {next((words for _, words in item.commands()), '')}"
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
 
 
 def _wrapped(text: str) -> list[str]:
-    indent = "  "
-    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
-def _detail_lines(item: Item) -> list[str]:
-    lines = ["", item.item]
-    offline = f"not here: {item.offline}" if item.offline else ""
-    for text in (item.asks, f"measured: {item.measure}", offline):
-        lines += _wrapped(text)
+def _details(item: Item) -> list[str]:
+    lines = ["", item.item, *_wrapped(item.asks), *_wrapped(f"measured: {item.measure}")]
+    lines += _wrapped(f"not here: {item.offline}") if item.offline else []
     for scale in SCALES:
-        commands = getattr(item, scale)
-        if commands:
-            lines.append(f"  {scale}, {MEANINGS[scale]}:")
-            lines += [f"    {command}" for command in commands]
+        if commands := getattr(item, scale):
+            lines += [f"  {scale}, {MEANINGS[scale]}:", *(f"    {words}" for words in commands)]
     if numbers := numbers_of(item):
         lines += _wrapped(f"{numbers} numbers of the paper stand beside the results")
     return lines

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +16,11 @@ from typing import Any
 import click
 
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
-from fedray.api.training import ExecutorName, begin, executor_for, follow, new_folder
+from fedray.api.training import ExecutorName, begin, executor_for, follow
 from fedray.base import shipped
 from fedray.base.activity import say_next
-from fedray.base.errors import CodeError, RunFailed, UserError
+from fedray.base.errors import CodeError, RunFailed, UserError, shown
 from fedray.base.imports import import_quickly
-from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
@@ -34,11 +33,15 @@ from fedray.command import (
     say_job,
     say_stopped,
 )
-from fedray.config import Experiment, override, parse_assignments, read_chain, read_experiment
-from fedray.plugins import plugin_flags
+from fedray.config import override, parse_assignments, read_chain, read_experiment
+from fedray.results.pages.cells import is_range, spread_label
+from fedray.results.paired import t_interval
 from fedray.storage.files import new_place, results_home
+from fedray.storage.metric import BEST
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking.follow import tracking
+
+_SEVERAL = re.compile(r"seed=\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,13 @@ class RunRequest:
     """The arguments of the command line.
 
     Attributes:
-        experiment: a shipped name or a file.
-        keys: assignments `key=value`.
-        executor: "ray" or "serial"; None before the keys are known.
-        out: a new folder for the results.
-        resume: the folder of a run to continue.
+        experiment: a shipped name or a file; None: the experiment of the run to continue.
+        keys: assignments `key=value`, without several seeds.
+        executor: "ray" or "serial"; None: the one that suits the experiment.
+        out: the folder for the results; a run that it holds is continued.
+        resume: the folder of a run, or of several seeds, to continue.
         no_track: True if nothing is logged to MLflow.
         plugin: files, folders or modules of plug-ins.
-        among: if this run is one of several seeds, the arguments that request all of them.
     """
 
     experiment: str | None
@@ -63,7 +65,6 @@ class RunRequest:
     resume: Path | None
     no_track: bool
     plugin: Sequence[str]
-    among: Sequence[str] = ()
 
 
 @click.command(
@@ -79,7 +80,7 @@ class RunRequest:
     help="Run clients on Ray workers or in this process; results are equal. Default: serial for "
     "workers=1 without a GPU and without RAY_ADDRESS, else ray.",
 )
-@click.option("--out", type=PATH, help="New folder for the results.")
+@click.option("--out", type=PATH, help="Folder for the results; a run in it is continued.")
 @click.option("--resume", type=PATH, help="Continue the run in this folder.")
 @click.option("--no-track", is_flag=True, help="Do not log to MLflow.")
 @plugins
@@ -93,217 +94,164 @@ def command(**words: Any) -> int:
     name = request.experiment
     if name and "=" in name and not Path(name).is_file():
         request = replace(request, experiment=None, keys=[name, *request.keys])
-    what = request.experiment or request.resume or "the experiment"
     seeds, assignments = several_seeds(request.keys)
-    check_command_line(request, seeds, assignments)  # before Ray starts
-    request = replace(request, executor=request.executor or usual_executor(request, assignments))
-    needs_ray = request.executor == "ray" and not is_over(request)
-    if needs_ray and is_program() and not os.environ.get("RAY_ADDRESS"):
+    request = replace(request, keys=assignments)
+    check_command_line(request, seeds)  # before Ray starts
+    request = replace(request, executor=request.executor or usual_executor(request))
+    what = request.experiment or request.resume
+    if request.executor == "ray" and is_program() and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
         import_while_ray_starts()
     else:
         say_next(f"importing PyTorch, reading {what}")
         import_quickly("torch")
+    home = request.resume or request.out
+    home = home.resolve() if home else new_place(results_home() / "runs", _stem(request))
     if seeds:
-        return run_seeds(request, seeds, assignments)
-    one_run(request)
+        return run_seeds(request, seeds, home)
+    one_run(request, home, [*_words(request, request.keys), *_where(request, home)])
     return 0
 
 
-def check_command_line(
-    request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]
-) -> None:
+def several_seeds(assignments: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the seeds of `seed=0,1,2` or `seed=[0,1,2]`, and all other assignments.
+
+    Returns:
+        An empty list and all assignments if there is no list of seeds.
+
+    Raises:
+        UserError: if a seed or the assignment is repeated.
+    """
+    lists = [match for match in map(_SEVERAL.fullmatch, assignments) if match]
+    if not lists:
+        return [], list(assignments)
+    seeds = [int(text) for text in lists[0][1].split(",")]
+    rest = [text for text in assignments if not text.startswith("seed=")]
+    if len(rest) < len(assignments) - 1 or len(set(seeds)) < len(seeds):
+        raise UserError(f"{shown(lists[0][0])}: list all seeds once, for example seed=0,1,2")
+    return seeds, rest
+
+
+def check_command_line(request: RunRequest, seeds: Sequence[int]) -> None:
     """Check the command line as far as PyTorch is not needed.
 
     Raises:
-        UserError: if there is nothing to run, a name or an assignment is wrong, or the folder is
-            taken.
+        UserError: if there is nothing to run, or a name, an assignment or a folder is wrong.
     """
+    if request.resume and request.out:
+        raise UserError("--out and --resume both name the run's folder; pass only one of them")
     if request.experiment is not None:
         read_chain(request.experiment)
-    elif not (request.resume or seeds):
+    elif seeds or not request.resume:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
-    parse_assignments(assignments)
-    if request.out and not (request.resume or seeds):
-        new_folder("", request.out)
+    parse_assignments(request.keys)
+    if request.resume and not seeds and not RunFolder(request.resume).has_run:
+        raise UserError(f"--resume {request.resume}: there is no run.json, so no run to go on with")
 
 
-def usual_executor(request: RunRequest, assignments: Sequence[str]) -> ExecutorName:
+def usual_executor(request: RunRequest) -> ExecutorName:
     """Return the executor for the keys of the experiment and the command line."""
-    of_run = request.resume and RunFolder(request.resume).head
-    name = request.experiment or (of_run if of_run and of_run.is_file() else None)
-    tree = read_experiment(str(name)) if name else {}
-    tree = override(tree, parse_assignments(assignments))
+    name = request.experiment or (request.resume and RunFolder(request.resume).head)
+    tree = override(read_experiment(str(name)), parse_assignments(request.keys))
     return executor_for(tree.get("workers"), tree.get("gpus"))
 
 
-def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
+def run_seeds(request: RunRequest, seeds: Sequence[int], home: Path) -> int:
     """Run one seed after the other, each in its own subfolder; return the exit code.
 
     A seed on which the method fails does not stop the others.
 
     Raises:
-        UserError: if arguments contradict each other or a folder is taken.
         RunFailed: if all seeds have run and some failed; the message names them.
     """
-    if request.experiment is None:
-        raise UserError("several seeds need the experiment's name, with --resume too")
-    if request.resume and request.out:
-        raise UserError("--out and --resume both name the runs' folder; pass only one of them")
-    home = folder_of(request, Path(request.experiment).stem)
-    among = [request.experiment, *assignments, f"seed={','.join(map(str, seeds))}"]
-    if RunFolder(home).has_run:
-        raise UserError(f"{home} contains a single run; pass another folder for several seeds")
-    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).has_run]
-    if taken and not request.resume:
-        raise UserError(
-            f"{taken[0]} already holds a run; go on with --resume {shlex.quote(str(home))}"
-        )
+    among = _words(request, [*request.keys, f"seed={','.join(map(str, seeds))}"])
     failed = list[int]()
     for seed in seeds:
-        out = seed_folder(home, seed)
-        resumes = out in taken
-        one_request = replace(
-            request,
-            keys=[*assignments, f"seed={seed}"],
-            among=among,
-            out=None if resumes else out,
-            resume=out if resumes else None,
-        )
+        of_seed = replace(request, keys=[*request.keys, f"seed={seed}"])
         try:
-            one_run(one_request)
+            one_run(of_seed, home / f"seed_{seed}", [*among, *_where(request, home)])
         except CodeError as error:
             failed.append(seed)
             print(f"seed {seed} failed: {error}", file=sys.stderr, flush=True)
     if rest := [seed for seed in seeds if seed not in failed]:
-        print("\n".join(summary(finished(home, rest), home)))
+        print_seeds(home, rest)
     if failed:
-        raise RunFailed(
-            f"{len(failed)} of {len(seeds)} seeds failed: {', '.join(map(str, failed))}"
-        )
+        names = ", ".join(map(str, failed))
+        raise RunFailed(f"{len(failed)} of {len(seeds)} seeds failed: {names}")
     return 0
 
 
-def folder_of(request: RunRequest, name: str) -> Path:
-    """Return the folder of `--out` or `--resume`, or a new one below the results."""
-    folder = request.resume or request.out
-    return folder.resolve() if folder else new_place(results_home() / "runs", name)
+def print_seeds(home: Path, seeds: Sequence[int]) -> None:
+    """Print the mean accuracy over seeds with its interval, and the folder."""
+    runs = [RunFolder(home / f"seed_{seed}").read() for seed in seeds]
+    final = [run.final.local_accuracy for run in runs if run.final is not None]
+    best = [run.best.local_accuracy for run in runs if run.best is not None]
+    parts = [f"last {_spread(final)}"]
+    if len(best) == len(runs):
+        parts.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
+    how = spread_label([t_interval(final)])
+    print(f"\nlocal accuracy over seeds {', '.join(map(str, seeds))}, {how}: {', '.join(parts)}")
+    print(f"results: {home}, one folder per seed; compare: fedray report {home}")
 
 
-def one_run(request: RunRequest) -> Path:
-    """Run the experiment of the command line, print its result, and return its folder."""
-    began, executor = time.time(), request.executor
-    assert executor is not None
-    experiment, out = resolve_request(request)
-    if request.resume:
-        warn_if_from_start(RunFolder(out))
-    print(run_headline(experiment, executor), flush=True)
-    say_job()
-    with tracking(out, track=not request.no_track) as start_tracking:
-        if is_over(request):
-            confirm_finished(experiment, out, began)
-        else:
-            drive(request, experiment, out, began, start_tracking)
-        print_summary(out, executor)
-    return out
+def _spread(values: Sequence[float]) -> str:
+    interval = t_interval(values)
+    if is_range(interval):
+        low, high = interval.spread
+        return f"{interval.mean:.4f} ({low:.4f}–{high:.4f})"
+    return f"{interval.mean:.4f} ± {interval.half:.4f}"
 
 
-def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
-    """Return the experiment and the run's folder.
+def one_run(request: RunRequest, out: Path, same: Sequence[object]) -> None:
+    """Run the experiment of the command line in a folder, and print its result.
+
+    Args:
+        request: the command line.
+        out: the folder; a run that it holds is continued.
+        same: the arguments that continue the run if it is stopped.
 
     Raises:
-        UserError: if arguments contradict each other or the folder is taken.
+        UserError: if the folder holds another experiment.
     """
     from fedray.runtime.resolve import resolve
     from fedray.runtime.resume import check_experiment
 
-    named, assignments = request.experiment, list(request.keys)
-    if request.resume and request.out:
-        raise UserError("--out and --resume both name the run's folder; pass only one of them")
-    if request.resume:
-        out = request.resume.resolve()
-        if not RunFolder(out).has_run:
-            raise UserError(f"--resume {out}: there is no run.json, so no run to go on with")
-        recorded = str(RunFolder(out).head)
-        experiment = resolve(named or recorded, assignments, request.plugin)
-        check_experiment(RunFolder(out), experiment)
-        return experiment, out
-    assert named is not None  # see check_command_line
-    experiment = resolve(named, assignments, request.plugin)
-    return experiment, new_folder(experiment.name, request.out)
-
-
-def is_over(request: RunRequest) -> bool:
-    """Return True if the run to resume has finished, so that nothing is left to run."""
-    return request.resume is not None and RunFolder(request.resume).is_finished
-
-
-def confirm_finished(experiment: Experiment, out: Path, began: float) -> None:
-    """Check the files of a finished run as a resume does."""
-    print(f"the run in {out} has finished: nothing is left to run", flush=True)
-    rounds = begin(experiment, out, "serial", began, lambda text: None, say_next)
-    for _ in follow(out, rounds):
-        raise AssertionError("a finished run has no further rounds")
-
-
-def warn_if_from_start(folder: RunFolder) -> None:
-    """Print a message if a resumed run starts at round 0, because it has no checkpoint.
-
-    Raises:
-        UserError: if the run had checkpoints that are now missing.
-    """
-    from fedray.runtime.resume import check_nothing_lost
-    from fedray.storage.states import latest_round
-
-    if latest_round(folder.states) is None:
-        check_nothing_lost(folder)
-        print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
-
-
-def drive(
-    request: RunRequest,
-    experiment: Experiment,
-    out: Path,
-    began: float,
-    start_tracking: Callable[[], None],
-) -> None:
-    """Execute a run to its end; print and track its rounds.
-
-    Raises:
-        KeyboardInterrupt: if the run is stopped; the command that resumes it has been printed.
-    """
-    hint, executor = resume_hint(out, request, experiment), request.executor
+    began, executor, folder = time.time(), request.executor, RunFolder(out)
     assert executor is not None
-
-    def stopped(stop: KeyboardInterrupt) -> None:
-        say_stopped(stop, hint())
-
-    rounds = begin(experiment, out, executor, began, say_line, say_next)  # claims it
-    if executor == "serial":
-        start_tracking()  # with Ray, all CPUs are busy until the first round
-    follows = follow(out, rounds, start_tracking=start_tracking, stopped=stopped)
-    try:
+    name = request.experiment or str(folder.head)
+    experiment = resolve(name, request.keys, request.plugin)
+    if folder.has_run:
+        check_experiment(folder, experiment)
+    print(run_headline(experiment, executor), flush=True)
+    say_job()
+    with tracking(out, track=not request.no_track) as start_tracking:
+        if folder.is_finished:
+            print(f"the run in {out} has finished: nothing is left to run", flush=True)
+            print_summary(out, executor)
+            return
+        rounds = begin(experiment, out, executor, began, say_line, say_next)  # claims it
+        if executor == "serial":
+            start_tracking()  # with Ray, all CPUs are busy until the first round
+        how = partial(say_stopped, how_to_go_on=go_on_with("fedray.run", *same))
+        follows = follow(out, rounds, start_tracking=start_tracking, stopped=how)
         with RoundProgress(experiment.rounds) as show, closing(follows):
             for done in follows:
                 show(done)
-    except KeyboardInterrupt as stop:
-        stopped(stop)
-        raise
+        print_summary(out, executor)
 
 
-def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Callable[[], str]:
-    """Return a function that returns how to resume a stopped run, or why it cannot be resumed."""
-    flags = ["--executor", "serial"] if request.executor == "serial" else []
-    flags += ["--no-track"] if request.no_track else []
-    if request.among:
-        flags += [word for plugin in request.plugin for word in ("--plugin", plugin)]
-        return lambda: go_on_with("fedray.run", *request.among, "--resume", out.parent, *flags)
+def _stem(request: RunRequest) -> str:
+    return Path(request.experiment or "").stem
 
-    def say() -> str:
-        from fedray.storage.states import latest_round
 
-        if latest_round(RunFolder(out).states) is None:
-            return f"no checkpoint is in {out} yet, so the run cannot be resumed"
-        return go_on_with("fedray.run", "--resume", out, *flags, *plugin_flags(experiment.plugins))
+def _words(request: RunRequest, assignments: Sequence[str]) -> list[str]:
+    """Return the experiment and the assignments as words of a command line."""
+    return [*([request.experiment] if request.experiment else []), *assignments]
 
-    return say
+
+def _where(request: RunRequest, home: Path) -> list[object]:
+    """Return the flags of the command that continues what it has begun in a folder."""
+    serial = ["--executor", "serial"] if request.executor == "serial" else []
+    plugin = [word for place in request.plugin for word in ("--plugin", place)]
+    place = ["--out" if request.experiment else "--resume", home]
+    return [*place, *serial, *(["--no-track"] if request.no_track else []), *plugin]

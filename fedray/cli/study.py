@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,15 +19,6 @@ from fedray.studies.file import SCALES, Kind, read_study
 if TYPE_CHECKING:
     from fedray.studies.flow import Request
 
-published = click.option(
-    "--from",
-    "published",
-    type=PATH,
-    multiple=True,
-    metavar="DIR",
-    help="Reuse the finished runs in this folder's table.json; repeatable.",
-)
-
 
 def _common(kind: Kind) -> Callable[[F], F]:
     """Return a decorator that adds the common arguments of the commands.
@@ -38,7 +28,7 @@ def _common(kind: Kind) -> Callable[[F], F]:
     """
     name = KnownName(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
-        click.argument("name", required=False, type=name, default=""),
+        click.argument("name", type=name),
         keys,
         click.option(
             "--scale",
@@ -73,7 +63,14 @@ def sweep(**words: Any) -> int:
 
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
 @_common("table")
-@published
+@click.option(
+    "--from",
+    "published",
+    type=PATH,
+    multiple=True,
+    metavar="DIR",
+    help="Reuse the finished runs in this folder's table.json; repeatable.",
+)
 @click.option("--rows", metavar="NAMES", help="Run only these rows, separated by commas.")
 def table(**words: Any) -> int:
     """Compare methods, each tuned with the same effort, and test claims over seeds.
@@ -88,7 +85,7 @@ def table(**words: Any) -> int:
 def _run(kind: Kind, words: dict[str, Any]) -> int:
     """Run the study of a command line, or go on with it; return the exit code."""
     name, starts = words["name"], is_program() and not os.environ.get("RAY_ADDRESS")
-    if name and starts and not words["plan"]:
+    if starts and not words["plan"]:
         read_study(kind, name)  # a wrong name is refused before Ray starts
         say_next(f"importing PyTorch, starting Ray, reading the {kind} {name}")
         import_while_ray_starts(trials=True)
@@ -100,30 +97,21 @@ def _run(kind: Kind, words: dict[str, Any]) -> int:
     return carry_out(request_of(kind, **words)).code
 
 
-def request_of(
-    kind: Kind,
-    *,
-    name: str,
-    keys: Sequence[str],
-    no_track: bool,
-    plugin: Sequence[str],
-    plan: bool = False,
-    published: Sequence[Path] = (),
-    rows: str | None = None,
-    **words: Any,
-) -> Request:
+def request_of(kind: Kind, **words: Any) -> Request:
     """Return the request of a command line."""
     from fedray.config import parse_assignments
     from fedray.studies.flow import Request
 
+    rows = words.get("rows") or ""
     return Request(
         kind=kind,
-        name=name,
-        pairs=parse_assignments(keys),
-        plugins=plugin,
-        published=published,
-        rows=[row.strip() for row in rows.split(",")] if rows else [],
-        track=not no_track,
-        only_plan=plan,
-        **words,
+        name=words["name"],
+        pairs=parse_assignments(words["keys"]),
+        scale=words["scale"],
+        rows=[row.strip() for row in rows.split(",") if row],
+        plugins=words["plugin"],
+        published=words.get("published", ()),
+        out=words["out"],
+        track=not words["no_track"],
+        only_plan=words["plan"],
     )

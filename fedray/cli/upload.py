@@ -12,7 +12,7 @@ import click
 
 from fedray.base.errors import FedrayError, UserError
 from fedray.base.masking import mask
-from fedray.command import PATH, WORD, Command
+from fedray.command import PATH, Command
 from fedray.storage.run_folder import find_run_folders
 from fedray.tracking.follow import follow_folder
 from fedray.tracking.store import reason, resolve_uri, ui_command
@@ -22,7 +22,7 @@ from fedray.tracking.sync import sync
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
-@click.option("--uri", type=WORD, help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
+@click.option("--uri", help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
 @click.option(
     "--follow",
     "follows",

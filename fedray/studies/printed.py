@@ -24,7 +24,7 @@ LEFT_OUT = ("space", "tuned_as", "control", "of", "over")
 """Keys of a row that choose its configuration or make it a control."""
 
 
-def can_be_printed(scales: Mapping[str, Any]) -> bool:
+def can_be_printed(scales: Collection[str]) -> bool:
     """Return True if a study with these scales has a scale `printed`."""
     return PAPER in scales
 

@@ -37,7 +37,7 @@ def test_every_example_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert len(commands) == 2
     for command in commands:
         assert predict(shlex.split(command)[2:]) == 0, capsys.readouterr().err
-    assert '"client": 1' in capsys.readouterr().out
+    assert "the model of client 1, round " in capsys.readouterr().out
 
 
 def test_the_table_that_is_named_is_there():

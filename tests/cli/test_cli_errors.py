@@ -89,18 +89,6 @@ def test_a_run_that_is_refused_leaves_no_file(tmp_path, capsys, monkeypatch, see
     assert not [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
 
 
-def test_a_folder_that_holds_a_run(tmp_path, capsys):
-    out = tmp_path / "taken"
-    out.mkdir()
-    (out / "run.json").write_text("rounds: 3\n")
-    assert run.main(["local_digits", "--out", str(out), "--executor", "serial"]) == 2
-    error = capsys.readouterr().err
-    assert error == (
-        f"error: {out} already holds a run; go on with --resume {out}, or name another\n"
-    )
-    assert [path.name for path in out.iterdir()] == ["run.json"]
-
-
 def test_resuming_another_experiment(tmp_path, capsys):
     words = ["local_digits", "rounds=1", "data.clients=2", "local_epochs=1"]
     where = ["--executor", "serial", "--no-track"]
@@ -113,7 +101,7 @@ def test_resuming_another_experiment(tmp_path, capsys):
         (["algorithm=fedproto"], "algorithm.name was 'local', now 'fedproto'"),
         (["data.partition.alpha=3"], "data.partition.alpha was 0.1, now 3.0"),
     ]:
-        assert run.main([*words, *changed, *where, "--resume", str(out)]) == 2
+        assert run.main([*words, *changed, *where, "--out", str(out)]) == 2
         assert run.main([*changed, *where, "--resume", str(out)]) == 2
         first, second = capsys.readouterr().err.splitlines()
         assert first == second

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from commands import study_tree
-from printed import PaperCommand, every_command
 from stand_ins import Tiny
 
-import fedray
 from _build.papers import papers_page
 from fedray.base.errors import UserError
 from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
-from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select_items
-from fedray.config import MissingRoot
+from fedray.cli.papers import Item, PaperFile, numbers_of, read_papers, select_items
 from fedray.results.printed_numbers import lines_of, numbers_of_paper, printed_numbers
+
+
+class PaperCommand(NamedTuple):
+    """A command of an item: the paper's name, the item's, the scale, and the command line."""
+
+    paper: str
+    item: str
+    scale: str
+    words: str
+
+
+def every_command(papers: Mapping[str, PaperFile]) -> list[PaperCommand]:
+    """Return the commands of all papers."""
+    return [
+        PaperCommand(name, item.item, scale, command)
+        for name, paper in papers.items()
+        for item in paper.items
+        for scale, command in item.commands()
+    ]
+
 
 COMMANDS = every_command(read_papers())
 SHORT = 1
@@ -85,38 +103,6 @@ def test_a_file_is_read_in_its_order(page_of):
     ]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("title: FedX", "titel: FedX", "fedx.title is missing"),
-        (
-            "measure: local_accuracy",
-            "measured: x",
-            "fedx.items.0.measure is missing; unknown key 'measured' in fedx.items.0. Did you mean",
-        ),
-        ("item: Fig. 2", "item: Fig. 3", r"fedx.yaml: nothing answers Fig. 2"),
-        (
-            "python -m fedray cost",
-            "python -m json.tool",
-            "is no command of fedray; write",
-        ),
-        ("python -m fedray cost", "fedrai cost", "is no command of fedray"),
-        ("seed=3", "'seed=3", "cannot be read"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(page_of, old, new, said):
-    page_of(GOOD.replace(old, new, 1))
-    with pytest.raises(UserError, match=said) as raised:
-        resolve_all()
-    assert "\n" not in str(raised.value)
-
-
-def resolve_all() -> None:
-    for each in every_command(read_papers()):
-        with suppress(MissingRoot):
-            check_command(each.words)
-
-
 def test_the_page_has_a_line_for_every_item(page_of):
     page_of(GOOD)
     text = papers_page()
@@ -161,20 +147,13 @@ def test_a_long_title_is_wrapped_at_80_columns(page_of, capsys):
 )
 def test_an_item_is_found_by_its_beginning(words, items):
     names = ["Table 1", "Fig. 2", "Table 13, Figs. 3, 4"]
-    paper = Paper("FedX", "Somebody", [Item(item=name, asks="?", measure="m") for name in names])
+    own = [Item(item=name, asks="?", measure="m") for name in names]
+    paper = PaperFile(title="FedX", paper="Somebody", order=names, items=own)
     assert [
         item.item for item in select_items({"fedx": paper}, "fedx", words)["fedx"].items
     ] == items
     with pytest.raises(UserError, match="has no item 'tab'"):
         select_items({"fedx": paper}, "fedx", "tab")
-
-
-def test_a_table_of_a_paper_has_both_commands(capsys):
-    assert main(["papers", "fedglcl", "Table 1, Office-Caltech-10"]) == 0
-    text = capsys.readouterr().out
-    for scale in ("paper", "printed"):
-        assert f"python -m fedray.table fedglcl_table1 --scale {scale}\n" in text
-    assert "numbers of the paper stand beside the results" in text
 
 
 def test_an_item_says_what_this_machine_lacks(page_of, capsys, monkeypatch):
@@ -196,8 +175,8 @@ def test_an_item_says_what_this_machine_lacks(page_of, capsys, monkeypatch):
         ("python -m fedray.sweep no_such", "no_such"),
         ("python -m fedray.sweep fedtsp_lambda --scale huge", "'huge' is not one of"),
         ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is tuned, and set by"),
-        ("python -m fedray.nothing x", "is no command of fedray"),
-        ("python -m fedray.base.streams", "is no command of fedray"),
+        ("python -m json.tool x", "is no command of fedray"),
+        ("fedray run 'x", "cannot be read"),
         ("python -m fedray lss", "there is no command 'lss'. Did you mean 'ls'"),
     ],
 )
@@ -226,20 +205,6 @@ def test_every_command_resolves(every_root, command):
     for each in asked:
         if scale != "desktop":  # its tables take experiments of the other scales
             assert each.experiment.scale == scale, command.words
-
-
-def test_fedpgp_is_counted_with_two_prompts(every_root):
-    commands = [each.words for each in COMMANDS if each.item == "Table 3" and "pgp" in each.words]
-    assert len(commands) == 2
-    for each in (each for words in commands for each in check_command(words)):
-        assert each.experiment.algorithm.tree()["copies"] == 2
-
-
-def test_fedtsps_personal_half_is_shown():
-    item = next(each for each in read_papers()["fedtsp"].items if each.item == "Table 5")
-    for commands in (item.laptop, item.paper):
-        assert commands[1].endswith("--metric finetuned_accuracy_best")
-        assert split_command(commands[1])[1][0] == split_command(commands[0])[1][-1]
 
 
 def test_every_table_answers_an_item_at_each_of_its_scales():
@@ -327,11 +292,6 @@ def run_all(tiny: Tiny, name: str, most: int | None = None) -> None:
     for command in groups()[name]:
         tiny.run(command, most)
     print("\n".join(sorted(tiny.said)))
-
-
-def test_the_folder_of_papers_is_part_of_the_package():
-    assert Path(fedray.__file__).parent == PAPERS.parent
-    assert not list(PAPERS.glob("*.py"))
 
 
 def test_an_item_about_some_rows_of_a_table_runs_those():

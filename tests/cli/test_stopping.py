@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from rounds import rounds_in
 
-from fedray.cli import run
-from fedray.run import main
-
 TINY = ["rounds=100000", "data.samples=240", "data.clients=4", "local_epochs=1"]
 NOT_OURS = ("Token authentication is enabled",)
 """Lines that Ray itself may print when it starts."""
@@ -79,7 +76,10 @@ def test_a_serial_run(tmp_path, number, code, what):
     found, said, errors = stopped(number, out, "--no-track")
     assert (found, errors) == (
         code,
-        [f"{what}; go on with: python -m fedray.run --resume {out} --executor serial --no-track"],
+        [
+            f"{what}; go on with: python -m fedray.run fedavg_digits {' '.join(TINY)} --out {out} "
+            "--executor serial --no-track"
+        ],
     )
     assert all(line.startswith("round ") for line in said)
     check_goes_on(out)
@@ -94,23 +94,11 @@ def test_a_run_on_ray_and_in_mlflow(tmp_path, empty_database):
     (tmp_path / "results").mkdir()
     shutil.copy(empty_database, tmp_path / "results")
     code, said, errors = stopped(signal.SIGTERM, out, "workers=1", executor="ray")
-    line = f"terminated; go on with: python -m fedray.run --resume {out}"
+    words = " ".join(["fedavg_digits", *TINY, "workers=1"])
+    line = f"terminated; go on with: python -m fedray.run {words} --out {out}"
     assert (code, errors) == (143, [line])
     assert all(each.startswith(("round ", "writing the rest to MLflow")) for each in said)
     check_goes_on(out)
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'results' / 'mlflow.db'}")
     experiments = [each.experiment_id for each in client.search_experiments()]
     assert [each.info.status for each in client.search_runs(experiments)] == ["KILLED"]
-
-
-def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path, capsys, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-        yield
-
-    out = tmp_path / "out"
-    monkeypatch.setattr(run, "begin", stop)
-    assert main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
-    assert capsys.readouterr().err == (
-        f"interrupted; no checkpoint is in {out} yet, so the run cannot be resumed\n"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from PIL import Image
 import fedray
 import fedray.plugins as loading
 from fedray.base.errors import UserError
-from fedray.cli.main import COMMANDS as SUBCOMMANDS
+from fedray.cli.main import find_command
+from fedray.cli.names import ShownKey, settings
 from fedray.plugins import named_plugins, read_plugin, use
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
@@ -148,9 +148,9 @@ def test_the_users_own_files_run(tmp_path, plugin, new_process, capsys):
     assert show(["fedavg_digits", *named]) == cost(["fedavg_digits", *named]) == 0
     new_process()
     capsys.readouterr()
-    assert show([f"{out}/run.json", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert {"key": "plugins.mine", "value": read_plugin(str(plugin)).sha256, "source": ""} in shown
+    assert ShownKey("plugins.mine", read_plugin(str(plugin)).sha256, "") in settings(
+        f"{out}/run.json"
+    )
 
 
 def test_a_file_that_an_experiment_names_runs(tmp_path, plugin):
@@ -187,7 +187,7 @@ def test_a_file_that_the_experiment_of_a_sweep_names_runs(tmp_path, plugin, word
 
 def test_every_command_that_runs_a_folders_text_has_the_flag():
     for word in ("cost", "data", "predict", "run", "show", "sweep", "table", "verify"):
-        params = SUBCOMMANDS[word].command.params
+        params = find_command(word).params
         assert "--plugin" in [flag for param in params for flag in param.opts], word
 
 

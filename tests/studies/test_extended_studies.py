@@ -120,13 +120,10 @@ def test_the_copy_in_the_results_needs_no_other_file(extend, here):
     assert plan_words("table", str(copied)).model_dump() == {**plan.model_dump(), "name": "table"}
 
 
-@pytest.mark.parametrize("word", ["show", "cp"])
-def test_a_table_is_shown_and_copied_whole(extend, word, capsys):
+def test_a_table_is_shown_whole(extend, capsys):
     extend("# What it asks.\nextends: tiny\nset: {rounds: 1}\n")
-    assert main(["show", "more"] if word == "show" else ["cp", "more", "copy.yaml"]) == 0
-    shown = capsys.readouterr().out
-    text = Path("copy.yaml").read_text() if word == "cp" else shown.partition("\n\n")[2]
-    tree = parse_yaml(text, "the text")
+    assert main(["show", "more"]) == 0
+    tree = parse_yaml(capsys.readouterr().out.partition("\n\n")[2], "the text")
     assert (tree["set"], tree["space"]) == ({"rounds": 1}, {"lr": {"grid": [0.02, 0.1]}})
     assert "extends" not in tree
 
