@@ -36,27 +36,3 @@ def test_methods_of_a_table_share_everything_else(first):
     expected = without_method(first)
     for name in TABLES[first]:
         assert without_method(name) == expected, name
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["promptfl_paper", "fedmgp_base_to_novel_paper", "fedmgp_domainnet_paper"],
-)
-def test_the_papers_preprocessing(name):
-    data = resolve(name).data
-    assert (data.resize, data.augment.name, data.image_size) == ("bicubic", "resized_crop", 224)
-
-
-def test_dp2fls_preset_is_the_paper_as_printed():
-    found = resolve("dp2fl_clip", ["algorithm.preset=paper"])
-    assert (found.algorithm.tree()["gamma_mode"], found.lr) == ("literal", 0.035)
-    assert resolve("dp2fl_clip").algorithm.tree()["gamma_mode"] == "bounded"
-    paper = resolve("dp2fl_caltech101_paper")
-    assert (paper.algorithm.tree()["gamma_mode"], paper.lr) == ("literal", 0.035)
-
-
-def test_pfedme_moves_w_at_paper_scale():
-    """Its own eta lambda of 0.075 would hardly move it; ours are tuned like the others' keys."""
-    for name in ("maple_pfedme_caltech101_paper", "promptfl_pfedme_paper"):
-        params = resolve(name).algorithm.tree()
-        assert params["eta"] * params["lambda"] == pytest.approx(0.8)

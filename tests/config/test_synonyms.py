@@ -7,7 +7,7 @@ import pytest
 from fedray.base.errors import UserError
 from fedray.config import Experiment, load_experiment, read_experiment
 from fedray.config.files import COMPONENTS
-from fedray.config.messages import CHOOSES, key_for, synonyms
+from fedray.config.messages import CHOOSES, synonyms
 from fedray.registry import parameters_of, registry
 
 WORDS = [(word, key) for key, words in synonyms().items() for word in words]
@@ -46,33 +46,3 @@ def test_a_synonym_is_answered_with_the_key(word, key):
     with pytest.raises(UserError) as refused:
         load_experiment(read_experiment("local_digits"), [(word, 1)])
     assert str(refused.value) == said
-
-
-@pytest.mark.parametrize(
-    ("pairs", "said"),
-    [
-        (
-            [("data.num_clients", 5)],
-            "unknown key 'num_clients' in data. Did you mean 'clients'",
-        ),
-        ([("algorithm.learning_rate", 5)], "in algorithm. Did you mean 'lr'?"),
-        ([("Learning_Rate", 5)], "Did you mean 'lr'?"),
-        ([("image_size", 5)], "in the experiment. Did you mean 'data.image_size'?"),
-        ([("up_bits", 5)], "in the experiment. Did you mean 'wire.up_bits'?"),
-        (
-            [("model", "resnet18")],
-            "model has keys of its own, found 'resnet18'; write model",
-        ),
-        ([("data", "digits")], "write data.source=digits"),
-        ([("data.source", "cifar10")], "Did you mean 'torchvision_cifar10'?"),
-        ([("rouds", 5)], "Did you mean 'rounds'?"),
-        ([("nothing_at_all", 5)], "in the experiment. Valid: algorithm, "),
-    ],
-)
-def test_other_wrong_keys(pairs, said):
-    with pytest.raises(UserError, match=said.replace("?", r"\?")):
-        load_experiment(read_experiment("local_digits"), pairs)
-
-
-def test_what_is_nobody_s_word():
-    assert key_for("nothing_at_all") is None

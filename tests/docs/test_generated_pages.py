@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 from pages import ROOT
 
 from _build.__main__ import command, pages
 from fedray.command import run
-from fedray.core import Algorithm, LocalTraining, algorithms
 
 
 @pytest.mark.slow
@@ -46,42 +43,3 @@ def test_docs_writes_what_check_misses(tmp_path, capsys):
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
     assert run(command, ["--root", str(tmp_path)]) == 2
     assert "has no folder docs" in capsys.readouterr().err
-
-
-HOOKED = (Algorithm, LocalTraining)
-"""The classes that define what a method may override."""
-
-
-def hooks_of(owner: type[Algorithm]) -> list[str]:
-    """Return the public methods that a class adds and subclasses may override, in order."""
-    return [
-        name
-        for name, value in vars(owner).items()
-        if inspect.isfunction(value)
-        and not name.startswith("_")
-        and not getattr(value, "__final__", False)
-        and not any(hasattr(base, name) for base in owner.__mro__[1:])
-    ]
-
-
-def overriding(hook: str) -> tuple[list[str], int]:
-    """Return the classes that override a hook, and the number of methods that use an override.
-
-    The classes are those of registered methods and their bases, sorted by name.
-    """
-    definers: set[str] = set()
-    users = 0
-    for entry in algorithms.entries():
-        bases = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
-        names = {cls.__name__ for cls in bases if cls not in HOOKED}
-        definers |= names
-        users += bool(names)
-    return sorted(definers, key=str.lower), users
-
-
-def test_the_interface_has_few_hooks_each_used_by_several_methods():
-    hooks = [*hooks_of(Algorithm), *hooks_of(LocalTraining)]
-    assert {"init_server", "round", "client_update", "predict", "loss"} <= set(hooks)
-    assert len(hooks) <= 17
-    for hook in {*hooks} - {"switched_off", "client_update"}:  # FedTSP and DP2FL alone
-        assert len(overriding(hook)[0]) > 1, hook

@@ -171,20 +171,6 @@ def test_a_text_that_came_with_a_sweep_does_not_run(tmp_path, theirs, marker, ca
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--plugin", "mine/mine.py"]])
-def test_a_file_that_the_experiment_of_a_sweep_names_runs(tmp_path, plugin, words):
-    from fedray.studies.file import plan_study
-
-    named = "" if words else f"plugins: [{plugin}]\n"
-    (tmp_path / "own.yaml").write_text(f"extends: fedavg_digits\n{named}")
-    path = tmp_path / "sweep.yaml"
-    path.write_text(
-        "answers: which?\nspace: {lr: {grid: [0.1]}}\nscales: {laptop: {experiment: own.yaml}}\n"
-    )
-    plan = plan_study("sweep", str(path), plugins=words[1:])
-    assert [plugin["module"] for plugin in plan.plugins] == ["mine"]
-
-
 def test_every_command_that_runs_a_folders_text_has_the_flag():
     for word in ("cost", "data", "predict", "run", "show", "sweep", "table", "verify"):
         params = find_command(word).params

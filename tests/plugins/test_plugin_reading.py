@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,11 +53,6 @@ def test_the_hash_is_of_the_text_not_of_the_place():
     assert read_plugin(crlf).sha256 == first.sha256
 
 
-def test_a_file_in_another_encoding():
-    Path("mine.py").write_bytes("# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1"))
-    assert "é" in read_plugin("mine.py").files["mine.py"]
-
-
 def test_a_text_that_was_edited_where_it_travels_is_refused():
     found = read_plugin(write("mine.py", "x = 1\n"))
     with pytest.raises(ValueError, match=r"the text of plug-in mine does not match its"):
@@ -84,31 +78,17 @@ def test_a_relative_path_is_of_the_experiments_folder(tmp_path):
     ("given", "message"),
     [
         ("missing.py", "plug-in missing.py: {here}/missing.py does not exist"),
-        ("empty/", "plug-in empty/: {here}/empty/__init__.py does not exist"),
         ("nothing_here", "the plug-in nothing_here is neither a file here nor installed"),
         ("my-method.py", "Python cannot import the name 'my-method'; rename it to 'my_method'"),
-        ("what is this", "is neither a file here nor installed"),
         ("json.py", "cannot be called 'json', the name of a module of Python; rename it"),
-        ("fedray.py", "cannot be called 'fedray'"),
-        ("torch.py", "cannot be called 'torch', the name of a module installed as "),
-        ("", "plug-in: expected a path"),
-        ("latin.py", "cannot be read: "),
     ],
 )
 def test_what_cannot_be_a_plugin(given, message, tmp_path):
-    for name in ("my-method.py", "json.py", "fedray.py", "torch.py", "pack/__init__.py"):
+    for name in ("my-method.py", "json.py"):
         write(name)
-    Path("latin.py").write_bytes(b"x = '\xe9'\n")
-    Path("empty").mkdir()
     with pytest.raises(UserError) as error:
         read_plugins([given])
     assert message.format(here=tmp_path) in str(error.value)
-
-
-def test_a_submitted_job_hears_what_it_has(monkeypatch):
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    with pytest.raises(UserError, match=r"has only the files below its --working-dir"):
-        read_plugin("missing.py")
 
 
 def test_two_of_one_name():
@@ -116,18 +96,3 @@ def test_two_of_one_name():
     with pytest.raises(UserError, match=r"two plug-ins are called 'mine', in .*/a and in .*/b"):
         read_plugins([one, other])
     assert len(read_plugins([one, one])) == 1
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_cannot_be_read():
-    Path(write("mine.py")).chmod(0)
-    with pytest.raises(UserError, match=r"plug-in .*mine.py cannot be read"):
-        read_plugin("mine.py")
-
-
-@pytest.mark.parametrize("given", [3, [["mine.py"]], {"module": "mine"}, {"module": "a b"}])
-def test_the_key_takes_names_alone(given):
-    from fedray.runtime.resolve import from_tree
-
-    with pytest.raises(UserError, match=r"plugins"):
-        from_tree({"plugins": given})

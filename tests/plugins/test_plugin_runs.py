@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import yaml
 from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
@@ -118,72 +115,3 @@ def test_a_fault_shows_its_line_and_its_traceback_is_kept(tmp_path, capsys):
     kept = RunFolder(out).error.read_text()
     assert f'File "{tmp_path}/mine.py", line {line}, in loss' in kept
     assert "assert local is None, 'no context'" in kept
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "return nn.Conv2d(channels, 8, 3)",
-            r"gives \[2, 8, 6, 6\] for images \[2, 1, 8, 8\], exp",
-        ),
-        ("return nn.Linear(3, 4)", r"bad cannot take images of 1x8x8: RuntimeError"),
-        ("return undefined", r"NameError: name 'undefined' is not defined \(nets.py, line 8\)"),
-    ],
-)
-def test_a_model_that_gives_no_features(tmp_path, capsys, text, message):
-    head = "from torch import nn\n\nfrom fedray.models import architecture\n\n\n"
-    code = f'{head}@architecture("bad")\ndef bad(channels, image_size):\n    {text}\n'
-    words = [*write(tmp_path, nets=code), "model.group=bad", *SMALL, "--executor", "serial"]
-    assert main(["fedavg_digits", *words, "--no-track", "--out", str(tmp_path / "run")]) > 0
-    assert re.search(message, capsys.readouterr().err)
-
-
-EXITS = {
-    "a method": (
-        METHOD + "\n    def __init__(self, *given):\n        raise SystemExit(0)\n",
-        ["algorithm=scaled"],
-    ),
-    "a source": (
-        DATA.replace("        tones = [np", "        raise SystemExit\n        tones = [np"),
-        ["data.source=tones"],
-    ),
-    "a partition": (
-        DATA.replace("        n = len(", "        raise SystemExit(0)\n        n = len("),
-        ["data.partition=turns"],
-    ),
-    "a model": (
-        MODEL.replace("    made = Net(24)", "    raise SystemExit(0)"),
-        ["model.group=net", "model.feature_dim=16"],
-    ),
-}
-
-
-@pytest.mark.parametrize("what", EXITS)
-def test_code_that_exits_is_a_fault(tmp_path, capsys, what):
-    text, keys = EXITS[what]
-    words = [*SMALL[:-1], "data.partition=iid"] if what != "a partition" else SMALL[:-1]
-    command = ["fedavg_digits", *write(tmp_path, mine=text), *words, *keys, "--no-track"]
-    out = tmp_path / "run"
-    assert main([*command, "--executor", "serial", "--out", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert re.search(r"SystemExit.* \(mine\.py, line \d+\)", said)
-    assert f"(traceback in {out}/error.txt)" in said
-    assert "raise SystemExit" in RunFolder(out).error.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["algorithm=scaled"], "there is no algorithm 'scaled'."),
-        (["algorithm=scalde", "--plugin", "mine.py"], "Did you mean 'scaled'?"),
-        (["--plugin", "mien.py"], "mien.py does not exist"),
-        (["plugins=mine.py", "algorithm.sclae=1", "algorithm=scaled"], "Did you mean 'scale'?"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_sentence(words, message, tmp_path, capsys):
-    write(tmp_path, mine=METHOD)
-    said = refused(capsys, "fedavg_digits", *words, "--out", "run")
-    assert message in said
-    assert said.count("\n") == 1
-    assert not Path("run").exists()

@@ -89,19 +89,6 @@ def test_the_current_folder_is_not_searched_for_packages(received, monkeypatch):
         assert all(point.module != "evil" for point in installed_points())
 
 
-def test_a_current_folder_that_was_removed_is_none(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    assert search_path()
-    assert installed_points() == installed_points()
-
-
-def test_another_folder_of_the_path_is_searched(received, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(received)
-    assert any(point.module == "evil" for point in installed_points())
-
-
 @pytest.mark.slow
 def test_a_checkout_that_is_not_installed_runs_in_its_folder(tmp_path, monkeypatch):
     """Workers need the folder of the package, which Python has put on its path."""
