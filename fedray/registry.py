@@ -1,8 +1,8 @@
 """Registries of everything that an experiment chooses by name, one for each kind.
 
 An entry is a class or an object with a `name`, a `version` of its code, optional typed parameters
-(`Params`, or `HParams` of a method), and a docstring whose first line describes it. Registering an
-entry adds it to listings, the reference page, validation and name suggestions.
+(itself, `Params`, or `HParams` of a method), and a docstring whose first line describes it.
+Registering an entry adds it to listings, the reference page, validation and name suggestions.
 
 The registering file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are
 available while the plug-in is used, or to an installed package with an entry point in the group
@@ -299,8 +299,9 @@ def _who_registers() -> tuple[str, str | None, bool]:
 
 
 def parameters_of(entry: Any) -> Any:
-    """Return the pydantic model of an entry's parameters; None without parameters."""
-    return getattr(entry, "HParams", None) or getattr(entry, "Params", None)
+    """Return the pydantic model of an entry's parameters, perhaps itself; None without any."""
+    own = entry if hasattr(entry, "model_fields") else None
+    return own or getattr(entry, "HParams", None) or getattr(entry, "Params", None)
 
 
 def version_of(entry: Any) -> int | str:

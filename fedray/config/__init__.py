@@ -70,6 +70,7 @@ from fedray.config.resolution import (
 from fedray.config.schema import (
     Chosen,
     Component,
+    Entry,
     Epochs,
     FileName,
     Frozen,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, core_schema, to_json
@@ -64,6 +64,21 @@ class Frozen(BaseModel):
         return {}
 
 
+class Entry(Frozen):
+    """An entry of a registry that is its own typed parameters, for example an optimiser.
+
+    Its parameters are its annotated attributes with their docstrings. Two entries are equal if
+    their classes and their parameters are.
+    """
+
+    name: ClassVar[str]
+    """The name in an experiment."""
+    version: ClassVar[int] = 1
+    """The version of the code; raised by a commit that changes its numbers."""
+    paper: ClassVar[str] = "-"
+    """Authors, venue and arXiv number; "-" if there is no paper."""
+
+
 class NoParams(Frozen):
     """The parameters of an entry without parameters."""
 
@@ -84,6 +99,8 @@ class Component:
 
     def build(self) -> Any:
         """Return what the entry makes of the parameters: a partition, a text encoder, ..."""
+        if isinstance(self.params, Entry):
+            return self.params
         return registry(self.kind).get(self.name)(self.params)
 
     def tree(self) -> Tree:

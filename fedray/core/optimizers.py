@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from fedray.base.counts import note_step
-from fedray.config import Frozen, LearningRate
-from fedray.data.configurable import Configurable
+from fedray.config import Entry, LearningRate
 from fedray.registry import Registry
 
 T = TypeVar("T", bound=torch.optim.Optimizer)
@@ -36,7 +35,7 @@ ON_THE_CPU = ("step",)
 """State that torch's optimisers keep on the CPU even for parameters on a GPU."""
 
 
-class Optimizer(Configurable, ABC):
+class Optimizer(Entry, ABC):
     """A factory of the optimiser of local training; the key `lr` is the learning rate."""
 
     @abstractmethod
@@ -60,8 +59,12 @@ TorchAdam = _unwrapped(torch.optim.Adam)
 TorchAdamW = _unwrapped(torch.optim.AdamW)
 
 
-class SGDParams(Frozen):
-    """Parameters of `sgd`."""
+@optimizers.add
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum, Nesterov's momentum and weight decay."""
+
+    name = "sgd"
+    paper = "Sutskever et al., ICML 2013"
 
     momentum: Beta = 0.0
     """rho, the momentum factor: the direction of a step is rho times the previous direction plus
@@ -72,27 +75,17 @@ class SGDParams(Frozen):
     """The L2 penalty: weight_decay times the weights is added to the gradient."""
 
     @model_validator(mode="after")
-    def _has_momentum(self) -> SGDParams:
+    def _has_momentum(self) -> SGD:
         if self.momentum == 0 and self.nesterov:
             raise ValueError("nesterov=true needs momentum; set optimizer.momentum, say 0.9")
         return self
 
-
-@optimizers.add
-class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum, Nesterov's momentum and weight decay."""
-
-    name = "sgd"
-    paper = "Sutskever et al., ICML 2013"
-    Params = SGDParams
-    params: SGDParams
-
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's SGD without dampening, or `PlainSGD` if it takes the same steps."""
         parameters = list(parameters)
-        if self.params == SGDParams() and all(parameter.is_cpu for parameter in parameters):
+        if self == PLAIN_SGD and all(parameter.is_cpu for parameter in parameters):
             return PlainSGD(parameters, lr)
-        return TorchSGD(parameters, lr, **self.params.model_dump())
+        return TorchSGD(parameters, lr, **self.model_dump())
 
 
 class PlainSGD(torch.optim.SGD):
@@ -127,8 +120,13 @@ PLAIN_SGD = SGD()
 """SGD without momentum and weight decay."""
 
 
-class AdamParams(Frozen):
-    """Parameters of `adam`."""
+@optimizers.add
+class Adam(Optimizer):
+    """Adam, whose steps are scaled by running means of gradients and of their squares."""
+
+    name = "adam"
+    paper = "Kingma and Ba, ICLR 2015, arXiv:1412.6980"
+    kind: ClassVar[type[torch.optim.Adam]] = TorchAdam
 
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """beta_1 and beta_2, the decay rates of the running means of gradients and their squares."""
@@ -138,27 +136,9 @@ class AdamParams(Frozen):
     """The L2 penalty: weight_decay times the weights is added to the gradient; `adamw` decouples
     it."""
 
-
-@optimizers.add
-class Adam(Optimizer):
-    """Adam, whose steps are scaled by running means of gradients and of their squares."""
-
-    name = "adam"
-    paper = "Kingma and Ba, ICLR 2015, arXiv:1412.6980"
-    Params = AdamParams
-    params: AdamParams
-    kind: ClassVar[type[torch.optim.Adam]] = TorchAdam
-
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Return torch's Adam or AdamW."""
-        return self.kind(parameters, lr, **self.params.model_dump())
-
-
-class AdamWParams(AdamParams):
-    """Parameters of `adamw`."""
-
-    weight_decay: Decay = 0.01
-    """The decoupled weight decay: a step subtracts weight_decay times `lr` times the weights."""
+        return self.kind(parameters, lr, **self.model_dump())
 
 
 @optimizers.add
@@ -167,9 +147,10 @@ class AdamW(Adam):
 
     name = "adamw"
     paper = "Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101"
-    Params = AdamWParams
-    params: AdamWParams
     kind = TorchAdamW
+
+    weight_decay: Decay = 0.01
+    """The decoupled weight decay: a step subtracts weight_decay times `lr` times the weights."""
 
 
 # --- schedules -----------------------------------------------------------------------------------
@@ -178,8 +159,8 @@ Rounds = Annotated[int, Field(ge=1, le=100_000)]
 """A number of rounds."""
 
 
-class ScheduleParams(Frozen):
-    """Parameters of every schedule."""
+class Schedule(Entry):
+    """A learning rate for each round; round 1 is the first."""
 
     warmup_rounds: int = Field(0, ge=0, le=100_000)
     """W, number of warm-up rounds before the schedule starts with `lr`; 0: no warm-up."""
@@ -192,24 +173,16 @@ class ScheduleParams(Frozen):
         none = "lr_schedule.warmup_rounds=0 has no warm-up"
         return {} if self.warmup_rounds else {"warmup_lr": none}
 
-
-class Schedule(Configurable):
-    """A learning rate for each round; round 1 is the first."""
-
-    Params: ClassVar[type[Frozen]] = ScheduleParams
-    params: ScheduleParams
-
     @property
     def changes(self) -> bool:
         """True if rounds may have different learning rates."""
-        return self.params.warmup_rounds > 0 or type(self).rate is not Schedule.rate
+        return self.warmup_rounds > 0 or type(self).rate is not Schedule.rate
 
     def __call__(self, lr: float, round_: int, rounds: int) -> float:
         """Return the learning rate of round `round_`, from 1, of `rounds` (T)."""
-        warmup, done = self.params.warmup_rounds, round_ - 1
+        warmup, done = self.warmup_rounds, round_ - 1
         if done < warmup:
-            start = self.params.warmup_lr
-            return start + (lr - start) * done / warmup
+            return self.warmup_lr + (lr - self.warmup_lr) * done / warmup
         return self.rate(lr, done - warmup, rounds - warmup)
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
@@ -233,8 +206,11 @@ class Constant(Schedule):
     name = "constant"
 
 
-class StepParams(ScheduleParams):
-    """Parameters of `steps`."""
+@schedules.add
+class Steps(Schedule):
+    """A learning rate that is multiplied by a factor after given rounds or at regular intervals."""
+
+    name = "steps"
 
     milestones: tuple[Rounds, ...] = ()
     """Rounds after which the learning rate is multiplied by `factor`; warm-up rounds count."""
@@ -245,7 +221,7 @@ class StepParams(ScheduleParams):
     """Factor by which the learning rate is multiplied."""
 
     @model_validator(mode="after")
-    def _has_one_of_both(self) -> StepParams:
+    def _has_one_of_both(self) -> Steps:
         if bool(self.milestones) == (self.every is not None):
             raise ValueError(
                 "needs either milestones or every; set lr_schedule.milestones=[30, 60] or "
@@ -253,29 +229,12 @@ class StepParams(ScheduleParams):
             )
         return self
 
-
-@schedules.add
-class Steps(Schedule):
-    """A learning rate that is multiplied by a factor after given rounds or at regular intervals."""
-
-    name = "steps"
-    Params = StepParams
-    params: StepParams
-
     def rate(self, lr: float, done: int, rounds: int) -> float:
         """Return `lr` times `factor` to the power of the number of multiplications so far."""
-        if self.params.every is not None:
-            return lr * self.params.factor ** (done // self.params.every)
-        completed = done + self.params.warmup_rounds
-        passed = sum(milestone <= completed for milestone in self.params.milestones)
-        return lr * self.params.factor**passed
-
-
-class CosineParams(ScheduleParams):
-    """Parameters of `cosine`."""
-
-    final_lr: float = Field(0.0, ge=0, le=1e6)
-    """Learning rate at the end."""
+        if self.every is not None:
+            return lr * self.factor ** (done // self.every)
+        completed = done + self.warmup_rounds
+        return lr * self.factor ** sum(milestone <= completed for milestone in self.milestones)
 
 
 @schedules.add
@@ -284,10 +243,11 @@ class Cosine(Schedule):
 
     name = "cosine"
     paper = "Loshchilov and Hutter, ICLR 2017, arXiv:1608.03983"
-    Params = CosineParams
-    params: CosineParams
+
+    final_lr: float = Field(0.0, ge=0, le=1e6)
+    """Learning rate at the end."""
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
         """Return final + (lr - final) * (1 + cos(pi * done / rounds)) / 2."""
-        final = self.params.final_lr
+        final = self.final_lr
         return final + (lr - final) * (1 + math.cos(math.pi * (done / rounds))) / 2

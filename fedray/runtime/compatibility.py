@@ -78,7 +78,7 @@ def _wrong_models(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
 def _wrong_training(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
     """Yield why the schedule or the optimiser does not fit."""
     schedule: Schedule = e.lr_schedule.build()
-    warmup, final = schedule.params.warmup_rounds, getattr(schedule.params, "final_lr", 0.0)
+    warmup, final = schedule.warmup_rounds, getattr(schedule, "final_lr", 0.0)
     if warmup >= e.rounds:
         yield (
             f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={e.lr:g}; lower it or raise "

@@ -26,7 +26,7 @@ from fedray import core
 from fedray.base.errors import UserError, one_line
 from fedray.config import Chosen, Experiment, Frozen, Tree
 from fedray.config.files import merge, override
-from fedray.core.optimizers import AdamParams
+from fedray.core.optimizers import Adam
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import Plugin, use
 from fedray.registry import parameters_of, registry
@@ -387,9 +387,7 @@ RELATIONS: Sequence[Relation] = (
         "other resources",
         lambda e: {"workers": e.workers + 1, "checkpoint_every": 3, "keep.models": "none"},
     ),
-    Relation(
-        "AdamW without decay", lambda e: UNDECAYED if e.optimizer.params == AdamParams() else {}
-    ),
+    Relation("AdamW without decay", lambda e: UNDECAYED if e.optimizer.params == Adam() else {}),
 )
 
 

@@ -121,7 +121,7 @@ def bare_loop(assembly, client: int, optimizer: type) -> dict[str, torch.Tensor]
     model.load_state_dict(assembly.models.initial(assembly.models.architectures[client], client))
     model.train()
     reference = ReferenceClient(assembly, client)
-    options = config.optimizer.params.model_dump()
+    options = config.optimizer.model_dump()
     order = {"size": config.batch_size, "shuffle": config.shuffle, "drop_last": config.drop_last}
     bound = torch.inf if config.clip_grad_norm is None else config.clip_grad_norm
     clip = partial(nn.utils.clip_grad_norm_, [*model.parameters()], bound)

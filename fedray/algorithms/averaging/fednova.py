@@ -57,8 +57,8 @@ class FedNova(FedAvg):
 
 def steps_of(trained: Trained, config: core.TrainingConfig) -> float:
     """Return a_i of a client's training; for methods that require SGD."""
-    assert isinstance(config.optimizer, core.SGD)
-    sgd = config.optimizer.params
+    sgd = config.optimizer
+    assert isinstance(sgd, core.SGD)
     return effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
 
 
