@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,11 @@ from fedray.api.experiment import plain
 from fedray.api.result import indexed_frame
 from fedray.base.errors import RunFailed
 from fedray.command import INTERRUPTED, RUN_ERROR
-from fedray.config import Tree, dump_yaml
 from fedray.results.paired import Side
 from fedray.results.record import DATA, TableRecord
-from fedray.storage.files import LOCK, check_name, write_atomic
 from fedray.studies.file import Kind
-from fedray.studies.flow import Outcome, Request, carry_out, home_of
-from fedray.studies.study import FILE, Study
+from fedray.studies.flow import Outcome, Request, carry_out
+from fedray.studies.study import Study
 from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 if TYPE_CHECKING:
@@ -44,11 +42,8 @@ class _Study:
         plugins: Paths,
         published: Paths = (),
     ) -> None:
-        self._tree: Tree | None = None
-        if isinstance(study, Mapping):
-            self._tree = plain(study)
-            study = check_name(str(self._tree.pop("name", kind)))
-        self.name = str(study)
+        tree = plain(study) if isinstance(study, Mapping) else None
+        self.name = str(study) if tree is None else str(tree.pop("name", kind))
         self._request = Request(
             kind=kind,
             name=self.name,
@@ -56,6 +51,7 @@ class _Study:
             scale=scale,
             plugins=_paths(plugins),
             published=[Path(path) for path in _paths(published)],
+            tree=tree,
         )
 
     def _carry_out(self, out: str | Path | None, track: bool) -> Outcome:
@@ -63,39 +59,16 @@ class _Study:
 
         Raises:
             UserError: if something is missing or wrong.
+            RunFailed: if nothing succeeded.
             KeyboardInterrupt: after Ctrl-C, once Ray Tune has stopped all trials.
         """
         place = None if out is None else Path(out).expanduser().resolve()
-        scales = (self._tree or {}).get("scales") or ["laptop"]
-        scale = self._request.scale or next(iter(scales))
-        home = place or home_of(self._request.kind, Path(self.name).stem, scale)
-        with self._file_in(home) as name:
-            changes = {"name": name, "out": place, "track": track}
-            outcome = carry_out(Request(**{**vars(self._request), **changes}))
+        outcome = carry_out(replace(self._request, out=place, track=track))
         if outcome.code == INTERRUPTED:
             raise KeyboardInterrupt
+        if outcome.code == RUN_ERROR:
+            raise RunFailed(f"no run of {self.name} succeeded; see {outcome.study.home}")
         return outcome
-
-    @contextmanager
-    def _file_in(self, home: Path) -> Iterator[str]:
-        """Write a study that is a mapping into the study's folder; yield its name.
-
-        The file and a new folder are removed if the block raises before the study begins.
-        """
-        if self._tree is None:
-            yield self.name
-            return
-        path, is_new = home / f"{self.name}.yaml", not home.exists()
-        has_file = path.is_file()
-        home.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, dump_yaml(self._tree))
-        try:
-            yield str(path)
-        except BaseException:
-            if not has_file and not (home / FILE).exists():
-                path.unlink()
-                _remove_if_empty(home if is_new else None)
-            raise
 
 
 class Sweep(_Study):
@@ -119,8 +92,7 @@ class Sweep(_Study):
         plugins: Paths = (),
         **keys: Any,
     ) -> None:
-        pairs = {**(settings or {}), **keys}
-        super().__init__("sweep", sweep, pairs, scale, plugins)
+        super().__init__("sweep", sweep, {**(settings or {}), **keys}, scale, plugins)
 
     def run(self, out: str | Path | None = None, *, track: bool = True) -> SweepResult:
         """Run the sweep, or go on with it; print its progress and the table of trials.
@@ -131,13 +103,10 @@ class Sweep(_Study):
 
         Raises:
             UserError: if something is missing or wrong.
-            RunFailed: if no trial succeeded.
+            RunFailed: if no run succeeded.
         """
         outcome = self._carry_out(out, track)
-        home = outcome.study.home
-        if outcome.code == RUN_ERROR:
-            raise RunFailed(f"no trial of {self.name} succeeded; see {home}/trials.csv")
-        return SweepResult(home, outcome.grid)
+        return SweepResult(outcome.study.home, outcome.grid)
 
 
 class SweepResult:
@@ -202,16 +171,11 @@ class Table(_Study):
         published: Paths = (),
         **keys: Any,
     ) -> None:
-        pairs = {**(settings or {}), **keys}
-        super().__init__("table", table, pairs, scale, plugins, published=published)
+        super().__init__("table", table, {**(settings or {}), **keys}, scale, plugins, published)
 
     def run(self, out: str | Path | None = None, *, track: bool = True) -> TableResult:
         """Run the table, or go on with it; arguments and errors as for `Sweep.run`."""
-        outcome = self._carry_out(out, track)
-        home = outcome.study.home
-        if outcome.code == RUN_ERROR:
-            raise RunFailed(f"no cell of {self.name} succeeded; see {home / 'table.md'}")
-        return TableResult(home)
+        return TableResult(self._carry_out(out, track).study.home)
 
 
 class TableResult:
@@ -256,11 +220,3 @@ class TableResult:
             for seed, value in record.by_seed(Side(place.row, place.column), name).items()
         ]
         return indexed_frame(rows, index=["row", "column", "metric", "seed"])
-
-
-def _remove_if_empty(folder: Path | None) -> None:
-    """Remove a folder, unless None, that holds at most a lock."""
-    with suppress(OSError):
-        if folder is not None:
-            (folder / LOCK).unlink(missing_ok=True)
-            folder.rmdir()

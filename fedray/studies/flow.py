@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
-from fedray.base.shipped import folders, names
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
-from fedray.config import read_plugins
+from fedray.config import Tree, read_plugins
 from fedray.plugins import write_copies
 from fedray.results.difference import config_changes
 from fedray.results.record import DATA, DIVERGED, TableRecord
@@ -53,6 +52,7 @@ class Request:
         out: the study's folder; None: results/NAME/SCALE, of a table below results/tables.
         track: whether runs are logged to MLflow.
         only_plan: print the plan and exit.
+        tree: the content of the study, if it is in no file.
     """
 
     kind: Kind
@@ -65,6 +65,7 @@ class Request:
     out: Path | None = None
     track: bool = True
     only_plan: bool = False
+    tree: Tree | None = None
 
     @property
     def command(self) -> str:
@@ -136,6 +137,7 @@ def plan_of(request: Request) -> StudyPlan:
         request.scale,
         request.plugins,
         request.rows,
+        request.tree,
     )
 
 
@@ -145,10 +147,6 @@ def study_of(request: Request) -> Study:
     Raises:
         UserError: if the request contradicts itself, or its folder holds another study.
     """
-    if not request.name:
-        kind = request.kind
-        options = ", ".join(names(f"{kind}s")) or f"{folders(f'{kind}s')[0]} has none"
-        raise UserError(f"name a {kind}: {options}")
     plan = plan_of(request)
     home = home_of(request.kind, plan.name, plan.scale)
     home = home if request.out is None else request.out.resolve()
@@ -190,7 +188,8 @@ def _table_json(path: Path) -> Path:
 def copy_study_file(request: Request, study: Study) -> None:
     """Copy the study's file and plug-ins into its folder, merged with the files it extends."""
     write_copies(study.home, read_plugins(study.plan.plugins))
-    write_atomic(study.home / f"{request.kind}.yaml", read_study(request.kind, request.name).text)
+    text = read_study(request.kind, request.name, request.tree).text
+    write_atomic(study.home / f"{request.kind}.yaml", text)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -231,6 +230,8 @@ def _train(
 
 def how_to_go_on(request: Request) -> str:
     """Return the command that goes on with a study."""
+    if request.tree is not None:
+        return "the same call goes on"
     where = [] if request.out is None else ["--out", request.out]
     flags = [] if request.track else ["--no-track"]
     return go_on_with(f"fedray.{request.kind}", *request.words, *where, *flags)

@@ -88,7 +88,7 @@ class StudyPlan(Design):
     def how(self) -> str:
         """Label of the round whose numbers count, for example "best on validation"."""
         chosen = self.chosen_by(next(iter(self.rows)))
-        if self.select == "nothing" or not (chosen.startswith(VALIDATION) or _is_on_test(chosen)):
+        if not (chosen.startswith(VALIDATION) or _is_on_test(chosen)):
             return self.at
         on: Literal["validation", "test"] = (
             "validation" if chosen.startswith(VALIDATION) else "test"
@@ -99,7 +99,7 @@ class StudyPlan(Design):
         """Return the metric by which a row's configurations and rounds are chosen.
 
         Raises:
-            UserError: if the metric exists on test images only and `select` is validation.
+            UserError: if the metric exists on test images only, and validation images choose.
         """
         return self._choosers[row]
 
@@ -157,8 +157,7 @@ class StudyPlan(Design):
         One worker per run, because many concurrent runs use the processors better than one run with
         many workers.
         """
-        if self.select != "nothing":
-            yield "report.select", self.select
+        yield "report.select", self.select
         if "workers" not in base:
             yield "workers", 1
         if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:
@@ -257,9 +256,8 @@ def objective(name: str) -> str:
         return name
     if f"{VALIDATION}{declaration.name}" not in {metric.name for metric in known_metrics()}:
         raise UserError(
-            f"metric: {name} exists on test images only, and select=validation chooses on "
-            "validation images; choose by another metric (choose: ...), or set select: test, or "
-            "for a sweep's figure select: nothing (with at: final)"
+            f"metric: {name} exists on test images only; choose by another metric (choose: ...), "
+            "or set select: test"
         )
     return f"{VALIDATION}{name}"
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedray.base.errors import UserError, nearest, one_line, shown
+from fedray.base.errors import UserError, one_line, shown
 from fedray.base.streams import Streams
 from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
@@ -97,49 +96,41 @@ def split_keys(config: Mapping[str, Any]) -> Config:
 
 
 def parse_space(space: Tree) -> list[Axis]:
-    """Return the axes of a space, in the file's order."""
+    """Return the axes of a space, in the file's order.
+
+    Raises:
+        UserError: if an axis has another form than `{grid: [1, 7]}` or `{uniform: [0, 1]}`, lists
+            nothing or a value twice, or its ends are not in order.
+    """
     return [parse_axis(key, tree) for key, tree in space.items()]
 
 
 def parse_axis(key: str, tree: Any) -> Axis:
-    """Read `{grid: [1, 7]}`, `{uniform: [0, 1]}` and the like.
-
-    Raises:
-        UserError: if `tree` has another form, lists nothing, or its ends are not in order.
-    """
-    shown_key = one_line(key)[:100]
-    example = f"for example {shown_key}: {{grid: [1, 7]}}"
-    if not isinstance(tree, Mapping) or len(tree) != 1:
+    """Return one axis; see `parse_space`."""
+    where = f"space.{one_line(key)[:100]}"
+    distribution, values = next(iter(tree.items())) if isinstance(tree, dict) and tree else ("", 0)
+    if len(tree or ()) != 1 or distribution not in DISTRIBUTIONS or not isinstance(values, list):
         raise UserError(
-            f"space.{shown_key} is {shown(tree)}, expected one of {', '.join(DISTRIBUTIONS)}; "
-            f"{example}"
+            f"{where} is {shown(tree)}, expected a list after one of {', '.join(DISTRIBUTIONS)}, "
+            "for example {grid: [1, 7]}"
         )
-    if not all(map(is_key, Axis(key, "grid", ()).keys)):
-        raise UserError(f"space.{shown_key} is no key, nor keys separated by commas; {example}")
-    distribution, values = next(iter(tree.items()))
-    if distribution not in DISTRIBUTIONS:
-        raise UserError(
-            f"space.{shown_key}: there is no distribution {shown(distribution)}."
-            f"{nearest(str(distribution), DISTRIBUTIONS)}"
-        )
-    where = f"space.{shown_key}.{distribution}"
-    if not isinstance(values, list) or not values:
-        raise UserError(f"{where} is {shown(values)}, expected a list of values; {example}")
     axis = Axis(key, distribution, tuple(values))
-    (_check_list if axis.is_listed else _check_range)(axis, where)
+    wrong = "no key, nor keys separated by commas" if not all(map(is_key, axis.keys)) else ""
+    wrong = wrong or (_wrong_list(axis) if axis.is_listed else _wrong_range(axis))
+    if wrong:
+        raise UserError(f"{where}: {shown(values)} {wrong}")
     return axis
 
 
-def _check_list(axis: Axis, where: str) -> None:
-    values, count = axis.values, len(axis.keys)
-    if len(set(map(_json_text, values))) < len(values):
-        raise UserError(f"{where} lists a value twice: {shown(list(values))}")
-    for value in values if count > 1 else ():
-        if not isinstance(value, list) or len(value) != count:
-            raise UserError(
-                f"{where} lists {shown(value)}, expected a list of {count} values, "
-                f"one for each of {', '.join(axis.keys)}"
-            )
+def _wrong_list(axis: Axis) -> str:
+    """Return what is wrong with listed values; "" if nothing is."""
+    count = len(axis.keys)
+    texts = set(map(_json_text, axis.values))
+    if not axis.values or len(texts) < len(axis.values):
+        return "lists nothing, or a value twice"
+    if count > 1 and not all(isinstance(v, list) and len(v) == count for v in axis.values):
+        return f"expected lists of {count} values, one for each of {', '.join(axis.keys)}"
+    return ""
 
 
 def _json_text(value: Any) -> str:
@@ -148,21 +139,20 @@ def _json_text(value: Any) -> str:
     return json.dumps(int(value) if is_float else value, sort_keys=True)
 
 
-def _check_range(axis: Axis, where: str) -> None:
-    if "," in axis.key:
-        raise UserError(
-            f"space.{axis.key}: keys vary together only in lists; write {{grid: [...]}}"
-        )
+def _wrong_range(axis: Axis) -> str:
+    """Return what is wrong with the arguments of a range; "" if nothing is."""
     values, kind = list(axis.values), axis.distribution
     count = 3 if kind.startswith("q") else 2
     numbers = [value for value in values if _is_number(value) and math.isfinite(value)]
+    if "," in axis.key:
+        return "keys vary together only in lists"
     if len(values) != count or len(numbers) != count or not numbers[0] < numbers[1]:
-        expected = "[lowest, highest, step]" if count == 3 else "[lowest, highest]"
-        raise UserError(f"{where} is {shown(values)}, expected {expected} with lowest < highest")
+        return f"expected [lowest, highest{', step' * (count - 2)}] with lowest < highest"
     if ("log" in kind and numbers[0] <= 0) or (numbers[2:] and numbers[2] <= 0):
-        raise UserError(f"{where} is {shown(values)}, expected numbers above 0")
+        return "expected numbers above 0"
     if kind in WHOLE and not all(isinstance(v, int) for v in numbers):
-        raise UserError(f"{where} is {shown(values)}, expected whole numbers")
+        return "expected whole numbers"
+    return ""
 
 
 def check_space(space: Tree, search: Search, where: str) -> None:
@@ -173,51 +163,25 @@ def check_space(space: Tree, search: Search, where: str) -> None:
     """
     axes = parse_space(space)
     searched = [key for axis in axes for key in axis.keys]
-    if twice := [key for key, times in Counter(searched).items() if times > 1]:
+    if twice := [key for key in searched if searched.count(key) > 1]:
         raise UserError(f"{where}.space names {twice[0]} twice; leave one of them out")
-    for axis in axes:
-        _check_searchable(axis, search, where)
-    points = math.prod(len(axis.values) for axis in axes)
-    if search == "grid" and points > MOST_CONFIGURATIONS:
-        raise UserError(
-            f"{where}.space is a grid of {points} configurations, expected at most "
-            f"{MOST_CONFIGURATIONS}; list fewer values, or use tuning.search: random"
-        )
-
-
-def _check_searchable(axis: Axis, search: Search, where: str) -> None:
-    if "plugins" in axis.keys:
-        raise UserError(
-            f"{where}.space: plug-ins cannot be searched; name all of them (--plugin), and search "
-            "the names that they register"
-        )
-    if "seed" in axis.keys:
-        raise UserError(f"{where}.space: seeds cannot be searched; list them in report.seeds")
-    if wrong := chooses_rounds(axis.keys):
-        raise UserError(f"{where}.space: {wrong}")
-    if search == "grid" and not axis.is_listed:
-        raise UserError(
-            f"{where}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
-            "write {grid: [...]}, or tuning.search: random"
-        )
-    if search != "optuna":
-        return
-    if role_of(axis.key) == RESOURCES:
-        raise UserError(
-            f"{where}: space.{axis.key} changes the resources of a run, which Optuna would change "
-            "after the cluster was checked; use search: grid"
-        )
-
-
-def chooses_rounds(keys: Iterable[str]) -> str:
-    """Return what is wrong with a key of `report`, which would choose unmarked; "" without one."""
-    for key in keys:
-        if key.partition(".")[0] == "report":
-            return (
-                f"{key} would choose rounds on images that the page does not name; write select: "
-                "test (or validation) as a key of the file, which marks every number"
+    for key in searched:
+        if key in ("plugins", "seed") or key.partition(".")[0] == "report":
+            raise UserError(f"{where}.space: {key} cannot be searched; set it for the study")
+        if search == "optuna" and role_of(key) == RESOURCES:
+            raise UserError(
+                f"{where}: space.{key} changes the resources of a run, which Optuna would change "
+                "after the cluster was checked; use search: grid"
             )
-    return ""
+    if search == "grid":
+        for axis in axes:
+            if not axis.is_listed:
+                raise UserError(
+                    f"{where}: search: grid needs lists, and space.{axis.key} is "
+                    f"{axis.distribution}; write {{grid: [...]}}, or tuning.search: random"
+                )
+        if math.prod(len(axis.values) for axis in axes) > MOST_CONFIGURATIONS:
+            raise UserError(f"{where}.space is a grid of more than {MOST_CONFIGURATIONS} points")
 
 
 # --- configurations -------------------------------------------------------------------------------

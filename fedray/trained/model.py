@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -62,29 +62,6 @@ class Predictions:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
-
-
-class _Watched(dict[str, Any]):
-    """A dictionary that records which entries are read.
-
-    Attributes:
-        read: the entries read so far.
-    """
-
-    def __init__(self, entries: Mapping[str, Any]) -> None:
-        super().__init__(entries)
-        self.read: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        self.read[name] = super().__getitem__(name)
-        return self.read[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an entry, or `default` if it is missing."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
 
 
 class _NoImages:
@@ -152,30 +129,20 @@ class TrainedModel:
         Raises:
             UserError: if an image is invalid, cannot be read, or does not fit the model.
         """
-        use(self.owner.assembly.experiment.plugins)
-        pixels = self.preprocessing(images)
-        dense = self.owner.assembly.models.dense
+        assembly, local = self.owner.assembly, self._local
+        use(assembly.experiment.plugins)
+        pixels, dense = self.preprocessing(images), assembly.models.dense
         size = (self.preprocessing.height, self.preprocessing.width) if dense else ()
-        shape = (len(pixels), *size)
-        if not len(pixels):
-            return Predictions(torch.zeros(*shape, len(self.class_names)), self.class_names)
-        device = self._local.client.device
-        parts = [
-            self._logits(Pixels(part.to(device))).float().cpu()
-            for part in torch.split(pixels.values, self._batch)
-        ]
-        return Predictions(torch.cat(parts).reshape(*shape, -1), self.class_names)
-
-    @property
-    def _batch(self) -> int:
-        config = self._local.client.setting.training
-        return min(BATCH, config.batch_size) if self.owner.assembly.models.dense else BATCH
-
-    def _logits(self, pixels: Pixels) -> Tensor:
-        self._local.model.eval()
-        device = self._local.client.device
-        with torch_seeded(0, device):  # for layers that draw random numbers in evaluation
-            return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
+        shape = (len(pixels), *size, len(self.class_names))
+        batch = min(BATCH, local.client.setting.training.batch_size) if dense else BATCH
+        local.model.eval()
+        parts, device = [torch.zeros(0)], local.client.device
+        for part in torch.split(pixels.values, batch) if len(pixels) else ():
+            with torch_seeded(0, device):  # for layers that draw random numbers in evaluation
+                output = local.model(Pixels(part.to(device)))
+                logits = assembly.algorithm.predict(output, local)
+            parts.append(logits.float().cpu().flatten())
+        return Predictions(torch.cat(parts).reshape(shape), self.class_names)
 
     def state_dict(self) -> Tensors:
         """Return a copy of the model's parameters and buffers by name, on the CPU.
@@ -185,45 +152,35 @@ class TrainedModel:
         named = named_tensors(self._local.model)
         return {name: tensor.cpu().contiguous().clone() for name, tensor in named.items()}
 
-    @cached_property
+    @property
     def classifier(self) -> Tensors:
-        """Return tensors outside the model that predictions read, for example prototypes.
+        """Return the tensors beside the model that predictions may read, for example prototypes.
 
         Empty if the method predicts with the model's own logits.
         """
         if type(self.owner.assembly.algorithm).predict is Algorithm.predict:
             return {}
-        memory, extra = _Watched(self._local.state.memory), _Watched(self._local.extra)
-        state = ClientState(self._local.state.model, memory)
-        TrainedModel(self.owner, replace(self._local, state=state, extra=extra)).predict(
-            torch.zeros(1, *self.owner.image)
-        )
-        trees: dict[str, Any] = {"memory": memory.read, "extra": extra.read}
+        trees: dict[str, Any] = {"memory": self._local.state.memory, "extra": self._local.extra}
         return {
             ".".join(path): tensor.detach().cpu().contiguous().clone()
             for path, tensor in leaves(trees)
         }
 
     def export(self, folder: str | Path) -> Path:
-        """Write the weights as safetensors into a new folder.
-
-        Args:
-            folder: the folder of `model.safetensors`: the weights, and the tensors of `classifier`
-                as `classifier.NAME`.
+        """Write `model.safetensors` into a new folder: the weights, and `classifier.NAME`.
 
         Raises:
             UserError: if the folder contains an export.
         """
         from safetensors.torch import save_file
 
-        place = Path(folder).expanduser()
-        file = place / "model.safetensors"
+        file = Path(folder).expanduser() / "model.safetensors"
         if file.exists():
             raise UserError(f"{file} is there already; pass another folder")
-        place.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         extra = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
         save_file({**self.state_dict(), **extra}, file)
-        return place
+        return file.parent
 
 
 class TrainedModels:

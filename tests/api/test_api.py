@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ import fedray
 from fedray.base.errors import RunFailed, UserError
 from fedray.run import main as command
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.file import plan_study
+from fedray.studies.flow import plan_of
 
 SMALL = {"data.clients": 3, "data.samples": 240, "local_epochs": 1, "model.feature_dim": 8}
 
@@ -162,7 +163,7 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fedray.api.studies.carry_out", carry_out)
     sweep = fedray.Sweep("fedtsp_lambda", {"data.partition": {"alpha": 0.5}}, rounds=3)
-    with pytest.raises(RunFailed, match="no trial of fedtsp_lambda succeeded"):
+    with pytest.raises(RunFailed, match="no run of fedtsp_lambda succeeded"):
         sweep.run(tmp_path / "sweep")
     request = asked[0]
     assert (request.kind, request.name) == ("sweep", "fedtsp_lambda")
@@ -217,15 +218,21 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
         with pytest.raises(RunFailed):
             study.run(tmp_path / study.name)
     of_sweep, of_table = asked
-    plan = plan_study("sweep", of_sweep.name, of_sweep.pairs)
+    plan = plan_of(of_sweep)
     assert (plan.name, plan.report.rounds) == ("rates", 2)
-    assert of_table.name == str(tmp_path / "table" / "table.yaml")
-    assert (dict(of_table.pairs), list(of_table.plugins)) == ({"report.seeds": [3]}, [mine])
-    assert list(of_table.published) == [Path("old"), Path("older")]
-    rows = plan_study("table", of_table.name).rows
-    assert list(rows) == ["mine", "local", "fedavg", "fedproto"]
+    assert (of_table.name, dict(of_table.pairs)) == ("table", {"report.seeds": [3]})
+    assert (list(of_table.plugins), list(of_table.published)) == (
+        [mine],
+        [Path("old"), Path("older")],
+    )
+    assert list(plan_of(replace(of_table, plugins=())).rows) == [
+        "mine",
+        "local",
+        "fedavg",
+        "fedproto",
+    ]
     with pytest.raises(UserError, match="cannot be the name of a file"):
-        fedray.Table({**table, "name": "../mine"})
+        plan_of(fedray.Table({**table, "name": ".mine"})._request)
 
 
 @pytest.mark.parametrize("kind", [fedray.Sweep, fedray.Table])

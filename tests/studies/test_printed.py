@@ -143,7 +143,7 @@ def test_rows_may_be_picked_at_every_scale(write):
     plan = plan_words("table", "tiny", scale="laptop", rows=["mine"])
     assert list(plan.rows) == ["mine"]
     assert plan.claims == []
-    with pytest.raises(UserError, match="table tiny has no row 'bse'"):
+    with pytest.raises(UserError, match="table tiny: there is no row 'bse'"):
         plan_words("table", "tiny", rows=["bse"])
 
 

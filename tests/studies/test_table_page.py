@@ -267,7 +267,7 @@ def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
 def test_what_the_command_refuses(here, write, capsys):
     write()
     assert main([]) == 2
-    assert "name a table: " in capsys.readouterr().err
+    assert "Missing argument 'NAME'" in capsys.readouterr().err
     assert main(["tiny", "batch_size=-1"]) == 2
     assert "mine: lr=0.02: batch_size: " in capsys.readouterr().err
 

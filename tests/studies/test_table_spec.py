@@ -96,7 +96,7 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
 )
 def test_a_file_chooses_on_the_test_by_its_switch_alone(write, place, keys):
     write(**place(keys))
-    with pytest.raises(UserError, match=r"tiny.*: report.* write select: test"):
+    with pytest.raises(UserError, match=r"tiny.*report.* (belongs to the|cannot be sea)"):
         plan_words("table", "tiny")
     write(select="test")
     assert plan_words("table", "tiny").select == "test"
@@ -179,7 +179,7 @@ def test_a_column_of_rounds_is_not_overruled(write):
     plan = plan_words("table", "tiny", ["tuning.rounds=1"])
     at = plan.experiment_of(Place("mine", "rounds=3"), {}, "report", 0)
     assert at.rounds == 3
-    with pytest.raises(UserError, match=r"rounds=1 sets rounds, and so does report.rounds"):
+    with pytest.raises(UserError, match=r"rounds=1 sets rounds, and so does .* report.rounds"):
         plan_words("table", "tiny", ["rounds=2"])
 
 
@@ -207,16 +207,13 @@ def test_two_metrics_of_a_row_are_compared():
         one("a: m > n", metric="m")
 
 
-def test_metrics_of_unlike_units_are_not_compared(write):
+def test_claims_of_a_row_that_is_left_out_go_with_it(write):
     metrics = ["local_accuracy", "global_accuracy", "learning_rate"]
     write(metrics=metrics, claims=["mine: local_accuracy > global_accuracy", "gone: a > b"],
           baselines=["local", "gone"], scales={"laptop": {"rows": {"gone": None}}})  # fmt: skip
     assert [each.than for each in plan_words("table", "tiny").parsed_claims()] == [
         "global_accuracy"
     ]
-    write(metrics=metrics, claims=["mine: local_accuracy > learning_rate"])
-    with pytest.raises(UserError, match="compares different units"):
-        plan_words("table", "tiny")
 
 
 def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
@@ -353,7 +350,7 @@ def test_a_row_whose_named_row_is_left_out_is_refused(write):
     weak = {"algorithm": "fedavg", "control": "a weak reason", "over": "local"}
     write(rows={"mine": {"algorithm": "fedproto"}, "weak": weak})
     assert list(plan_words("table", "tiny", rows=["mine", "weak", "local"]).rows)
-    with pytest.raises(UserError, match=r"rows\.weak\.over: row local is left out"):
+    with pytest.raises(UserError, match=r"rows\.weak\.over: there is no other row 'local'"):
         plan_words("table", "tiny", rows=["mine", "weak"])
 
 
@@ -381,23 +378,20 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": {}}, r"table tiny\.rows is empty; name a method"),
-        ({"rows": {"mine": 3}}, r"table tiny\.rows\.mine is 3, expected a method"),
-        ({"rows": {"mine": {"algorithm": [1]}}}, r"rows\.mine\.algorithm is \[1\]"),
+        ({"rows": {}}, r"table tiny: rows is empty; name a method"),
+        ({"rows": {"mine": 3}}, r"table tiny: rows\.mine is 3, expected a method"),
         ({"rows": {"mine": {"lr": 1}}}, r"unknown key 'lr' in table tiny\.rows\.mine"),
-        ({"rows": {"mine": {"set": {"seed": 1}}}}, r"rows\.mine\.set: a study has its own seeds"),
+        ({"rows": {"mine": {"set": {"seed": 1}}}}, r"table tiny: seed belongs to the study"),
         ({"colums": {}}, r"unknown key 'colums' in table tiny\. Did you mean 'columns'"),
-        ({"columns": {"a": 0.1}}, r"columns\.a: expected keys with values, .*, found 0\.1"),
+        ({"columns": {"a": 0.1}}, r"columns\.a: expected keys with values, .*found 0\.1"),
         ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
         (
             {"select": "tests"},
-            r"table tiny\.select: input should be 'validation', 'test'",
+            r"table tiny\.select: input should be 'validation' or 'test'",
         ),
-        ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
-        ({"scales": {}}, r"table tiny\.scales is empty"),
-        ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"table tiny has no row 'yours'"),
+        ({"scales": {"huge": {}}}, r"scales is .*'huge'.*expected keys of laptop, desktop, paper"),
+        ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"table tiny: there is no row 'yours'"),
         ({"tuning": {"once": [0]}}, r"unknown key 'once' in table tiny\.tuning"),
-        ({"select": "nothing"}, r"tiny: select: nothing is for sweeps"),
         (
             {"report": {"seeds": [1, 1]}},
             r"table tiny\.report\.seeds: expected different .*found \[1, 1\]",
@@ -407,10 +401,10 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
         ({"tuning": {"at": "b"}}, r"tuning\.at: there is no column 'b'"),
-        ({"rows": {"mine": {"tuned_as": "you"}}}, r"mine\.tuned_as: there is no row 'you'"),
+        ({"rows": {"mine": {"tuned_as": "you"}}}, r"mine\.tuned_as: there is no other row 'you'"),
         (
             {"rows": {"mine": {"tuned_as": "local", "space": {"lr": None}}}},
-            r"rows\.mine\.tuned_as takes over the choice of row local",
+            r"rows\.mine\.tuned_as: row local must tune by itself",
         ),
         ({"claims": ["mine better local"]}, r"'mine better local' is no inequality"),
         ({"claims": ["mine > yours"]}, r"there is no row 'yours'"),
@@ -426,28 +420,17 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"paper\.numbers: mine holds '1'"),
         ({"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}}, r"expected a mean or"),
         ({"confidence": 95}, r"table tiny\.confidence"),
-        ({"curve": {"lr": [1]}}, r"tiny\.curve is .*, expected one key and at least two numbers"),
-        ({"curve": {"rounds": [2, 1]}}, r"in ascending order, for example"),
-        ({"curve": {"rounds": [1, 2]}, "columns": {"a": {}}}, r"has columns and a curve"),
-        ({"columns": {"mean": {}}}, r"the name of column mean is reserved for claims"),
+        ({"columns": {"mean": {}}}, r"column names mean and each are reserved for claims"),
         ({"columns": {"a": {"lr": 0.1}}}, r"lr is tuned for row mine, and set by column a"),
         ({"curve": {"lr": [0.1, 0.2]}}, r"lr is tuned for row mine, and set by column lr=0"),
         (
             {"rows": {"mine": {"algorithm": "fedproto", "set": {"lr": 0.5}}}},
             r"lr is tuned for row mine, and set by the row's set; leave one out",
         ),
-        (
-            {"rows": {"mine": {"control": "that it helps", "of": "local", "over": "local"}}},
-            r"rows\.mine\.over is local; name the row over which local gains",
-        ),
         ({"tuning": {"configurations": None}}, r"tuning.configurations is null"),
         (
             {"rows": {"mine": {"metrics": {"x": "y"}}}},
-            r"mine\.metrics: the table has no metric 'x'",
-        ),
-        (
-            {"rows": {"mine": {"metrics": {"local_accuracy": None}}}},
-            r"mine\.metrics: the table compares or chooses by local_accuracy, .*; name the",
+            r"mine\.metrics: no metric 'x'",
         ),
         (
             {
@@ -457,7 +440,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             },
             r"claims: 'mine > local' is about global_accuracy, which row mine does not have",
         ),
-        ({"scales": {"laptop": {"rows": {"mine": 5}}}}, r"rows\.mine is 5, expected a method, or"),
+        ({"scales": {"laptop": {"rows": {"mine": 5}}}}, r"rows\.mine is 5, expected a method"),
         ({"rows": {"mine": {"experiment": 5}}}, r"rows\.mine\.experiment"),
         (
             {
@@ -465,7 +448,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
                 "choose": "local_accuracy",
                 "rows": {"mine": None, "fedproto": {"control": "no words", "of": "mine"}},
             },
-            r"fedproto\.control: smaller values of train_loss, .* larger is better",
+            r"controls need a first metric of which larger values are better",
         ),
     ],
 )
@@ -479,7 +462,7 @@ def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"control": "text helps", "of": "nobody"}, r"mine\.of: there is no row 'nobody'"),
+        ({"control": "text helps", "of": "nobody"}, r"mine\.of: there is no other row 'nobody'"),
         ({"control": "text helps"}, r"a control explains another row"),
     ],
 )

@@ -27,36 +27,28 @@ def test_one_image_is_the_same_in_every_form(picture, tmp_path):
     expected = of(picture.transpose(2, 0, 1)[None])
     file = tmp_path / "one.png"
     Image.fromarray(picture).save(file)
-    channels_first = picture.transpose(2, 0, 1)
+    batch = picture.transpose(2, 0, 1)[None]
     forms = [
         file,
         str(file),
         [file],
         Image.open(file),
         Image.fromarray(picture).convert("RGBA"),
-        picture,
-        picture.astype(np.uint16),
-        picture[:, ::-1][:, ::-1],
-        picture[None],
-        channels_first[None],
-        torch.from_numpy(channels_first.copy())[None],
-        [torch.from_numpy(channels_first.copy())[None]],
+        batch,
+        batch.astype(np.uint16),
+        torch.from_numpy(batch.copy()),
+        torch.from_numpy(batch.copy()).double() / 255,
     ]
     for form in forms:
         assert torch.allclose(RGB(form).values, expected, atol=1e-6)
-    as_floats = torch.from_numpy(channels_first.copy())[None].double() / 255
-    assert torch.allclose(RGB(as_floats).values, expected, atol=1e-6)
 
 
 def test_batches_of_grey_images(picture):
-    grey = picture[:8, :8, 0]
-    expected = of(grey[None, None])
-    for form in (grey, grey[None], grey[None, None], grey[..., None]):
-        assert torch.allclose(GREY(form).values, expected, atol=1e-6)
-    assert GREY(np.stack([grey] * 5)).values.shape == (5, 1, 8, 8)
-    assert GREY([]).values.shape == (0, 1, 8, 8)
-    turned = np.ascontiguousarray(grey[:, ::-1])
-    assert torch.equal(GREY(grey[:, ::-1]).values, GREY(turned).values)
+    grey = picture[None, None, :8, :8, 0]
+    assert torch.allclose(GREY(grey).values, of(grey), atol=1e-6)
+    assert GREY([]).values.shape == GREY(grey[:0]).values.shape == (0, 1, 8, 8)
+    turned = np.ascontiguousarray(grey[..., ::-1])
+    assert torch.equal(GREY(grey[..., ::-1]).values, GREY(turned).values)
 
 
 @pytest.mark.parametrize("mode", ["P", "CMYK", "1", "LA"])
@@ -69,9 +61,10 @@ def test_a_picture_of_pillow_is_what_its_file_would_be(picture, mode, tmp_path):
 
 
 def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
-    assert GREY(picture).values.shape == (1, 1, 8, 8)
-    assert RGB(picture[:10, :, 0]).values.shape == (1, 3, 16, 16)
-    assert GREY(np.float32(picture) / 255).values.shape == (1, 1, 8, 8)
+    batch = picture.transpose(2, 0, 1)[None]
+    assert GREY(batch).values.shape == (1, 1, 8, 8)
+    assert RGB(batch[:, :1, :10]).values.shape == (1, 3, 16, 16)
+    assert GREY(np.float32(batch) / 255).values.shape == (1, 1, 8, 8)
     files = []
     for number, size in enumerate([(20, 30), (50, 16)]):
         files.append(tmp_path / f"{number}.png")
@@ -82,26 +75,23 @@ def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
 
 def test_oblong_models_take_images_of_their_size_alone():
     oblong = Preprocessing(3, 8, 12)
-    assert oblong(np.zeros((8, 12, 3), np.uint8)).values.shape == (1, 3, 8, 12)
+    assert oblong(np.zeros((1, 3, 8, 12), np.uint8)).values.shape == (1, 3, 8, 12)
     with pytest.raises(UserError, match="has 8x12 pixels, but the model expects 12x8"):
-        oblong(np.zeros((12, 8, 3), np.uint8))
+        oblong(np.zeros((1, 3, 12, 8), np.uint8))
 
 
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (np.full((8, 8), 7.0), "floats from 7 to 7, expected floats from 0 to 1"),
-        (np.full((8, 8), 4095), "integers from 4095 to 4095, expected floats from 0 to 1 or int"),
-        (np.full((8, 8), -1, np.int8), "integers from -1 to -1"),
-        (torch.ones(8, 8, dtype=torch.bool), "the images hold torch.bool"),
-        (np.array([["a"]]), "the images hold <U1, expected floats or integers"),
-        (np.zeros((3, 8, 8)), r"three grey images or one in RGB; pass them as \[3, 1, 8, 8\]"),
+        (np.full((1, 1, 8, 8), 7.0), "values from 7 to 7, expected floats from 0 to 1"),
+        (np.full((1, 1, 8, 8), -1, np.int8), "values from -1 to -1"),
+        (np.full((1, 1, 8, 8), np.nan), "values from nan to nan"),
+        (np.zeros((3, 8, 8)), r"shape \[3, 8, 8\], expected \[n, channels, H, W\]"),
+        (np.zeros((2, 8, 8, 3)), r"shape \[2, 8, 8, 3\], expected \[n, channels, H, W\]"),
         (Image.fromarray(np.full((8, 8), 999, np.uint16)), "mode I;16, more than 8 bits"),
-        ([__file__, np.zeros((8, 8))], "either files and PIL images, or tensors and arrays"),
-        (np.zeros((2, 5, 8, 8)), r"shape \[2, 5, 8, 8\], expected \[n, channels, H, W\]"),
+        ([__file__, np.zeros((8, 8))], "ndarray is neither a file nor a PIL image"),
         ("nowhere.png", "nowhere.png does not exist"),
-        (".", "is a folder; pass the images in it"),
-        ([object()], "object is not accepted"),
+        (".", "is a folder"),
         (__file__, "cannot be decoded"),
     ],
 )
@@ -110,29 +100,14 @@ def test_what_cannot_be_read_is_said(images, said):
         GREY(images)
 
 
-@pytest.mark.parametrize("model", [GREY, RGB, Preprocessing(3, 8, 12)])
-@pytest.mark.parametrize("images", [np.zeros((3, 8, 8)), [torch.zeros(3, 8, 12)]])
-def test_three_grey_images_are_not_taken_for_one_in_rgb(model, images):
-    with pytest.raises(UserError, match=r"three grey images or one in RGB; pass them as \[3, 1, 8"):
-        model(images)
-
-
-@pytest.mark.parametrize(
-    ("model", "shape"), [(GREY, (57, 71, 4)), (RGB, (9, 9, 2)), (RGB, (4, 9, 9))]
-)
-def test_one_image_with_transparency_is_not_taken_for_several(model, shape):
-    for images in (np.zeros(shape, np.uint8), torch.zeros(shape)):
-        with pytest.raises(UserError, match="transparency"):
-            model(images)
-    assert len(GREY(np.zeros((4, 9, 9), np.uint8)).values) == 4
-
-
 def test_a_model_of_squashed_images_squashes(tmp_path):
     pixels = np.zeros((20, 80, 3), np.uint8)
     pixels[:, :20] = 255
     for resize, white in (("squash", 0.25), (None, 0.0)):
         model = Preprocessing(3, 16, 16, "bilinear", resize)
-        assert float((model(pixels).values > 0).float().mean()) == pytest.approx(white, abs=0.02)
+        assert float(
+            (model(pixels.transpose(2, 0, 1)[None]).values > 0).float().mean()
+        ) == pytest.approx(white, abs=0.02)
     assert str(Preprocessing(3, 16, 16, "bilinear", "squash")) == (
         "16x16 pixels, RGB, both sides scaled, in [-1, 1]"
     )
