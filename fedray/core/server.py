@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.base.trees import ServerState, Tensors
-from fedray.core.client import Client, Samples, Setting, Skeleton
+from fedray.core.client import Samples, Setting
 from fedray.core.payload import Payload
 from fedray.core.sums import Total
 from fedray.models import Classifier
@@ -88,19 +86,6 @@ class Server:
     def model(self) -> Classifier:
         """A model of the clients' architecture; a UserError if clients have different ones."""
         return self.empty(self.architecture)
-
-    def learner(self, architecture: str, samples: Samples, **config: Any) -> Client:
-        """Return a client that stands for the server, so that `fit` trains a model on the server.
-
-        Args:
-            architecture: the model's architecture.
-            samples: the images, for example `public`; they are not augmented.
-            config: changes of the clients' training configuration.
-        """
-        skeleton = Skeleton(deepcopy(self.empty(architecture)).to(self.device))
-        initial, about = partial(self.initial, architecture), (self.round, self.setting, samples)
-        client = Client(0, *about, architecture, skeleton, initial, self.device)
-        return client.training_on(samples, "server batches", **config)
 
 
 class Exchange(ABC):

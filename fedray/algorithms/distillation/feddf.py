@@ -26,6 +26,9 @@ evaluation mode. Both as in the authors' code.
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -89,7 +92,7 @@ class FedDF(FedAvg):
     def ensemble(self, uplinks: Uplinks, server: Server) -> Tensor:
         """Return the mean logits of the uploads on the public images [n, C], AVGLOGITS' teacher."""
         names = {server.architectures[client] for client in uplinks}
-        learners = {name: server.learner(name, server.public) for name in names}
+        learners = {name: learner_of(server, name) for name in names}
         total = torch.zeros((), dtype=torch.double)
         for client, upload in uplinks.items():
             learner = learners[server.architectures[client]]
@@ -101,9 +104,9 @@ class FedDF(FedAvg):
         self, name: str, model: Mapping[str, Tensor], logits: Tensor, server: Server
     ) -> core.Tensors:
         """Return an architecture's model after AVGLOGITS' steps, from teacher logits [n, C]."""
-        learner = server.learner(
+        learner = learner_of(
+            server,
             name,
-            server.public,
             epochs=self.server_epochs,
             batch_size=self.server_batch_size,
             lr=self.server_lr,
@@ -121,6 +124,20 @@ class FedDF(FedAvg):
 
             trained = core.fit(local, loss, decay=cosine)
         return {name: tensor.cpu() for name, tensor in trained.tensors.items()}
+
+
+def learner_of(server: Server, architecture: str, **config: Any) -> core.Client:
+    """Return a client that stands for the server, and trains a model on the public images.
+
+    Args:
+        server: the server.
+        architecture: the model's architecture.
+        config: changes of the clients' training configuration.
+    """
+    skeleton = core.Skeleton(deepcopy(server.empty(architecture)).to(server.device))
+    initial, about = partial(server.initial, architecture), (server.round, server.setting)
+    client = core.Client(0, *about, server.public, architecture, skeleton, initial, server.device)
+    return client.training_on(server.public, "server batches", **config)
 
 
 def cosine(done: float) -> float:
