@@ -76,13 +76,25 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
             class has no descriptions, or classes have different numbers of descriptions.
     """
     path = find_descriptions(name_or_path)
-    described = read_descriptions(path)
-    names = by_canonical_name(described, f"text.descriptions: {path}")
+    where, described = f"text.descriptions: {path}", read_descriptions(path)
+    names = by_canonical_name(described, where)
     wanted = by_canonical_name(class_names, "text.descriptions: the data set's classes")
     if missing := [name for key, name in wanted.items() if key not in names]:
-        raise _not_described(missing, path, list(described), len(wanted))
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(
+            f"{where} has no descriptions of class '{missing[0]}'{more} ({len(described)} classes "
+            f"described, {len(wanted)} needed); name a file of your classes (fedray data ROOT "
+            "--descriptions FILE.json drafts it, fedray generate asks a language model), or set "
+            "text.style=handcrafted, which needs no descriptions"
+        )
     classes = {name: described[names[key]] for key, name in wanted.items()}
-    _check_numbers(classes, path)
+    numbers = {len(entry.fine): name for name, entry in classes.items()}
+    if len(numbers) > 1:  # prototypes are means over them
+        (one, first), (other, second), *_ = numbers.items()
+        raise UserError(
+            f"{where}: class '{first}' has {one} of \"Fine-grained Descriptions\", but class "
+            f"'{second}' has {other}; give every class equally many"
+        )
     return Descriptions(str(path), classes)
 
 
@@ -108,19 +120,6 @@ def by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> d
     return originals
 
 
-def _check_numbers(classes: Mapping[str, ClassDescriptions], path: Path) -> None:
-    """Check that every class has the same number of texts, over which prototypes are averaged."""
-    first, *further = classes
-    usual = len(classes[first].fine)
-    for name in further:
-        if len(classes[name].fine) != usual:
-            raise UserError(
-                f"text.descriptions: {path}, class '{name}': \"Fine-grained Descriptions\" has "
-                f"{len(classes[name].fine)} texts, but {usual} of class '{first}'; give every "
-                "class equally many"
-            )
-
-
 def display_name(name: str) -> str:
     """Return a class name as written in texts: composed, with one blank for blanks and underscores.
 
@@ -134,20 +133,6 @@ def canonical_word(name: str) -> str:
     return display_name(name).casefold()
 
 
-def _not_described(
-    missing: Sequence[str], path: Path, described: Sequence[str], wanted: int
-) -> UserError:
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    hint = nearest(missing[0], described) if len(described) <= 20 else ""
-    return UserError(
-        f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
-        f"({len(described)} classes described, {wanted} needed).{hint} Give a file of your "
-        "classes with text.descriptions=FILE.json (fedray data ROOT --descriptions FILE.json "
-        "drafts it, fedray generate asks a language model), or use text.style=handcrafted, "
-        "which needs no descriptions"
-    )
-
-
 def shipped_names() -> list[str]:
     """Return the names of the shipped description files, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -157,24 +142,21 @@ def find_descriptions(name_or_path: str) -> Path:
     """Return the path of a description file, given by path or by the name of a shipped file.
 
     Raises:
-        UserError: if no such file exists.
+        UserError: if no shipped file has this name, or the file does not exist.
     """
-    if name_or_path.endswith(".json") or "/" in name_or_path or "\\" in name_or_path:
-        path = Path(name_or_path).expanduser()
-        if not path.exists():
-            raise UserError(f"text.descriptions: the file {path} does not exist")
-        return path
-    path = FOLDER / f"{name_or_path}.json"
-    if not path.is_file():
+    if name_or_path in shipped_names():
+        return FOLDER / f"{name_or_path}.json"
+    path = Path(name_or_path).expanduser()
+    if path.suffix != ".json" or not path.exists():
         raise UserError(
-            f"text.descriptions: there are no shipped descriptions '{name_or_path}'; give one of "
-            f"these or the path of a JSON file.{nearest(name_or_path, shipped_names())}"
+            f"text.descriptions: {name_or_path} is neither a shipped file nor a JSON file that "
+            f"exists.{nearest(name_or_path, shipped_names())}"
         )
     return path
 
 
 def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
-    """Return the content of a description file to fill in, with the fields that style fine needs.
+    """Return a description file to fill in, with the fields that style fine needs.
 
     Args:
         class_names: the classes.

@@ -64,19 +64,25 @@ def names_for(names: Names | str, classes: Sequence[str]) -> tuple[str, ...]:
             numbered classes whose labels are not in the order of the numbers.
     """
     chosen = load_names(names) if isinstance(names, str) else names
+    words = [canonical_word(name) for name in classes]
     if isinstance(chosen, Mapping):
-        return _mapped(chosen, classes)
+        by_word = {canonical_word(name): other for name, other in chosen.items()}
+        if wrong := sorted(by_word.keys() ^ {*words}):
+            raise UserError(
+                f"text.names: '{wrong[0]}' is not in both the mapping and the data; give one name "
+                f"for each of {', '.join(classes[:3])}, ... ({len(classes)} classes)"
+            )
+        return tuple(by_word[word] for word in words)
     chosen = tuple(chosen)
-    in_order = sorted(classes, key=_by_number)
-    is_shipped = isinstance(names, str) and not names.endswith(".json")
-    if not is_shipped and list(classes) != in_order and sorted(classes) == list(classes):
+    by_number, is_shipped = sorted(classes, key=_by_number), names in shipped_lists()
+    if not is_shipped and list(classes) == sorted(classes) != by_number:
         raise UserError(
             f"text.names is a list, but the labels of {', '.join(classes[:3])}, ... are not in the "
-            f"order of their numbers ({', '.join(in_order[:3])}, ...); give a mapping, "
+            f"order of their numbers ({', '.join(by_number[:3])}, ...); give a mapping, "
             f"text.names={{'{classes[0]}': NAME, '{classes[1]}': NAME, ...}}"
         )
-    old, new = ([canonical_word(name) for name in part] for part in (classes, chosen))
-    if old != new and sorted(old) == sorted(new):
+    given = [canonical_word(name) for name in chosen]
+    if words != given and sorted(words) == sorted(given):
         raise UserError(
             "text.names are the data's own class names in another order, so that texts would "
             f"describe other classes; leave text.names out, or give {', '.join(classes)}"
@@ -90,21 +96,6 @@ def names_for(names: Names | str, classes: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _mapped(names: Mapping[str, str], classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all classes, which a mapping gives by the names in the data."""
-    by_word = {canonical_word(name): other for name, other in names.items()}
-    words = [canonical_word(name) for name in classes]
-    unknown = [name for name in names if canonical_word(name) not in words]
-    missing = [name for name, word in zip(classes, words, strict=True) if word not in by_word]
-    if unknown or missing:
-        what = f"the data have no class '{unknown[0]}'" if unknown else f"'{missing[0]}' has none"
-        raise UserError(
-            f"text.names: {what}; give a name for each of {', '.join(classes[:3])}, ... "
-            f"({len(classes)} classes).{nearest(unknown[0], classes) if unknown else ''}"
-        )
-    return tuple(by_word[word] for word in words)
-
-
 def _by_number(name: str) -> list[tuple[str, int]]:
     """Return a key that sorts "class 2" before "class 10"."""
     return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
@@ -116,20 +107,17 @@ def load_names(name_or_path: str) -> Names:
     Raises:
         UserError: if no such list exists, or it holds anything but names.
     """
-    if name_or_path.endswith(".json"):
-        path = Path(name_or_path).expanduser()
-    else:
-        if name_or_path in shipped_names():
-            return tuple(read_descriptions(DESCRIPTIONS / f"{name_or_path}.json"))
+    if name_or_path in shipped_names():
+        return tuple(read_descriptions(DESCRIPTIONS / f"{name_or_path}.json"))
+    path = Path(name_or_path).expanduser()
+    if path.suffix != ".json":
         path = FOLDER / f"{name_or_path}.json"
         if name_or_path not in shipped_lists():
             raise UserError(
-                f"text.names: there is no shipped list '{name_or_path}'; give one of "
-                f"{', '.join(shipped_lists())}, a JSON file of a list, or the names themselves."
-                f"{nearest(name_or_path, shipped_lists())}"
+                f"text.names: there is no shipped list '{name_or_path}'; give a JSON file, the "
+                f"names themselves, or a list.{nearest(name_or_path, shipped_lists())}"
             )
     expected = 'expected ["cat", "dog", ...] or {"1": "cat", "2": "dog", ...}'
-    names: Names = read_typed(
-        path, list[_Name] | dict[str, _Name], "text.names: the file", expected
-    )
+    kind = list[_Name] | dict[str, _Name]
+    names: Names = read_typed(path, kind, "text.names: the file", expected)
     return names

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
-import psutil
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -14,8 +10,8 @@ from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.base import BATCH
 from fedray.language.prompts import insert_prompts
 
-ACTIVATIONS_KEPT = 2 << 30
-"""Maximal bytes of stored activations; never more than a quarter of the free memory."""
+STORED = 3
+"""Number of batches whose activations are stored for gradients; 2 GB of those of BERT-base."""
 
 
 def mean_of_texts(features: Tensor, k: int) -> Tensor:
@@ -40,8 +36,8 @@ def text_prototypes(
     """Return text prototypes: the mean over j of g1(p_{c,j}), differentiable in the prompts v.
 
     The encoder processes batches of texts of about equal length, and equal texts once. For
-    gradients, the activations of as many batches are stored as `ACTIVATIONS_KEPT` and the memory
-    allow; those of further batches are computed again in the backward pass, with equal results.
+    gradients, the activations of `STORED` batches are stored; those of further batches are computed
+    again in the backward pass, with equal results.
     Outputs and gradients agree with those of one padded batch to 1e-5 of their size.
 
     Args:
@@ -71,52 +67,20 @@ def text_prototypes(
     tokens, embeddings = tokens[first], embeddings[first]
     batches = tokens.batches(batch)
     parts: list[Tensor] = []
-    stored = _stored_batches(encoder, tokens, batches) if _learns(prompts) else len(batches)
+    learns = prompts.requires_grad and torch.is_grad_enabled()
     for number, texts in enumerate(batches):
         some = tokens[texts]
         words, text_prompts = embeddings[texts, : some.ids.shape[1]], per_text[texts]
         inserted = insert_prompts(words, text_prompts, 1, shortest, limit)
-        if number < stored:
+        if number < STORED or not learns:
             parts.append(encoder.encode(inserted, some))
-        else:
-            parts.append(_recomputed(encoder, inserted, some))
+        else:  # a frozen encoder has no dropout, so the random state need not be preserved
+            encode = encoder.encode
+            parts.append(
+                checkpoint(encode, inserted, some, use_reentrant=False, preserve_rng_state=False)
+            )
     features = torch.cat(parts)[torch.cat(batches).argsort()]
     return mean_of_texts(features[inverse], k)
-
-
-def activations(encoder: TokenEncoder, tokens: Tokens) -> float:
-    """Estimate the bytes of activations that a pass over texts stores for its gradients."""
-    return float(encoder.kept_bytes * int(tokens.columns(tokens.mask).sum()))
-
-
-def _learns(prompts: Tensor) -> bool:
-    return prompts.requires_grad and torch.is_grad_enabled()
-
-
-def _stored_batches(encoder: TokenEncoder, tokens: Tokens, batches: Sequence[Tensor]) -> int:
-    """Return the number of batches whose activations are stored; a single batch always is."""
-    most = room(ACTIVATIONS_KEPT, tokens.ids.device)
-    sums = itertools.accumulate(activations(encoder, tokens[batch]) for batch in batches)
-    return max(sum(total <= most for total in sums), int(len(batches) == 1))
-
-
-def room(most: int, device: torch.device) -> float:
-    """Return the bytes that may be stored: `most`, but at most a quarter of the free memory."""
-    return min(most, _free_bytes(device) / 4)
-
-
-def _free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(psutil.virtual_memory().available)
-
-
-def _recomputed(encoder: TokenEncoder, inserted: Tensor, tokens: Tokens) -> Tensor:
-    """Run `encode` without storing activations; the backward pass runs it again."""
-    output: Tensor = checkpoint(
-        encoder.encode, inserted, tokens, use_reentrant=False, preserve_rng_state=False
-    )  # a frozen encoder has no dropout, so the random state need not be preserved
-    return output
 
 
 def _distinct(tokens: Tokens, k: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ A style is a class that is registered by name, here or in another file.
 from __future__ import annotations
 
 import string
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +48,8 @@ not list them."""
 
 
 @dataclass(frozen=True)
-class TextStyle(ABC, Generic[P]):
-    """Base of all text styles.
+class TextStyle(Generic[P]):
+    """Base of all text styles: templates around the class's name, or a field of descriptions.
 
     Subclasses are the entries of `styles`; the first line of a docstring describes the entry.
 
@@ -59,6 +58,8 @@ class TextStyle(ABC, Generic[P]):
         version: the version of the code; raised by a commit that changes its numbers.
         Params: the type of its parameters.
         paper: its source, or "-".
+        templates: the k templates, each with {label}, of a style without descriptions.
+        field: the field of a description file that fills {description}; "" without descriptions.
         needs_descriptions: whether the style needs descriptions besides class names.
         params: the parameters.
     """
@@ -67,32 +68,55 @@ class TextStyle(ABC, Generic[P]):
     version: ClassVar[int] = 1
     Params: ClassVar[type[Frozen]] = NoParams
     paper: ClassVar[str]
-    needs_descriptions: ClassVar[bool]
+    templates: ClassVar[tuple[str, ...]] = ()
+    field: ClassVar[str] = ""
+    needs_descriptions: ClassVar[bool] = False
 
     params: P
 
-    @abstractmethod
+    def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
+        """Return the descriptions of a class that the style uses; empty if there are none."""
+        content = entry.model_dump(by_alias=True)[self.field]
+        return (content,) if isinstance(content, str) else content or ()
+
     def texts(
         self,
         descriptions: Descriptions | None,
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """Return the texts p_{c,j} that represent each class.
+        """Return the k texts p_{c,j} that represent each of C classes.
 
         Args:
             descriptions: the descriptions of the classes; None if the style does not need them.
             class_names: the classes, in the order of their labels; underscores become blanks.
             template: format of a text with {label} and {description}, for description styles.
 
-        Returns:
-            The k texts of each of C classes.
-
         Raises:
             UserError: if a required description is missing, or the template is invalid.
 
         Paper: FedTSP Eq. (3).
         """
+        if not self.needs_descriptions:
+            labels = [display_name(name) for name in class_names]
+            return [[form.format(label=label) for form in self.templates] for label in labels]
+        _check_template(template)
+        if descriptions is None:
+            raise UserError(
+                f"text.style={self.name} needs text.descriptions: a shipped name "
+                f"({', '.join(shipped_names())}) or a JSON file; or set text.style=handcrafted"
+            )
+        return [self._filled(descriptions, name, template) for name in class_names]
+
+    def _filled(self, descriptions: Descriptions, name: str, template: str) -> list[str]:
+        entry = descriptions.classes[name]
+        selected = self.select(entry)
+        if not selected:
+            raise UserError(
+                f"text.descriptions: {descriptions.source}, class '{name}': "
+                f'text.style={self.name} needs "{self.field}", which is missing or too short'
+            )
+        return [template.format(label=entry.label, description=text) for text in selected]
 
 
 styles: Registry[type[TextStyle[Any]]] = Registry("text style", "fedray.language.styles")
@@ -120,71 +144,6 @@ def class_texts(
     return style.texts(load_descriptions(descriptions, class_names), class_names, template)
 
 
-class DescriptionStyle(TextStyle[P]):
-    """Base of styles that put each class's descriptions into `text.template`.
-
-    Attributes:
-        key: the field of a description file that the style needs.
-    """
-
-    needs_descriptions = True
-    key: ClassVar[str]
-
-    @abstractmethod
-    def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """Return the descriptions of a class that the style uses; empty if the field is missing."""
-
-    def texts(
-        self,
-        descriptions: Descriptions | None,
-        class_names: Sequence[str],
-        template: str = DESCRIPTION,
-    ) -> list[list[str]]:
-        _check_template(template)
-        if descriptions is None:
-            raise UserError(
-                f"text.style={self.name} needs text.descriptions: a shipped name "
-                f"({', '.join(shipped_names())}) or a JSON file; or set text.style=handcrafted"
-            )
-        return [
-            [
-                template.format(label=descriptions.classes[name].label, description=description)
-                for description in self._selected(descriptions, name)
-            ]
-            for name in class_names
-        ]
-
-    def _selected(self, descriptions: Descriptions, name: str) -> tuple[str, ...]:
-        selected = self.select(descriptions.classes[name])
-        if not selected:
-            raise UserError(
-                f"text.descriptions: {descriptions.source}, class '{name}': "
-                f'text.style={self.name} needs "{self.key}", which is missing or too short; add it '
-                "or set text.style=fine"
-            )
-        return selected
-
-
-class TemplateStyle(TextStyle[NoParams]):
-    """Base of styles that put only the class's name into fixed templates.
-
-    Attributes:
-        templates: the k templates, each with {label}.
-    """
-
-    needs_descriptions = False
-    templates: ClassVar[tuple[str, ...]]
-
-    def texts(
-        self,
-        descriptions: Descriptions | None,
-        class_names: Sequence[str],
-        template: str = DESCRIPTION,
-    ) -> list[list[str]]:
-        labels = [display_name(name) for name in class_names]
-        return [[form.format(label=label) for form in self.templates] for label in labels]
-
-
 class FineParams(Frozen):
     """Parameters of `fine`."""
 
@@ -193,13 +152,12 @@ class FineParams(Frozen):
 
 
 @styles.add
-class Fine(DescriptionStyle[FineParams]):
+class Fine(TextStyle[FineParams]):
     """Sentences about a class's appearance, one per text (k = 3)."""
 
-    name = "fine"
+    name, paper, field = "fine", "FedTSP, Eq. (3)", "Fine-grained Descriptions"
+    needs_descriptions = True
     Params = FineParams
-    paper = "FedTSP, Eq. (3)"
-    key = "Fine-grained Descriptions"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
         count = self.params.count or len(entry.fine)
@@ -207,63 +165,48 @@ class Fine(DescriptionStyle[FineParams]):
 
 
 @styles.add
-class Short(DescriptionStyle[NoParams]):
+class Short(TextStyle[NoParams]):
     """One phrase about a class's appearance."""
 
-    name = "short"
-    paper = "FedTSP, Fig. 5"
-    key = "Short Description"
-
-    def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        return () if entry.short is None else (entry.short,)
+    name, paper, field = "short", "FedTSP, Fig. 5", "Short Description"
+    needs_descriptions = True
 
 
 @styles.add
-class Long(DescriptionStyle[NoParams]):
+class Long(TextStyle[NoParams]):
     """A paragraph about a class's appearance."""
 
-    name = "long"
-    paper = "FedTSP, Fig. 5"
-    key = "Long Description"
-
-    def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        return () if entry.long is None else (entry.long,)
+    name, paper, field = "long", "FedTSP, Fig. 5", "Long Description"
+    needs_descriptions = True
 
 
 @styles.add
-class Handcrafted(TemplateStyle):
+class Handcrafted(TextStyle[NoParams]):
     """The text "A photo of a {label}.", without a description."""
 
-    name = "handcrafted"
-    paper = "FedTSP, Table 4 and Fig. 5"
+    name, paper = "handcrafted", "FedTSP, Table 4 and Fig. 5"
     templates = ("A photo of a {label}.",)
 
 
 @styles.add
-class Plain(TemplateStyle):
+class Plain(TextStyle[NoParams]):
     """The text "a photo of a {label}", in lower case and without a full stop."""
 
-    name = "plain"
-    paper = "FedGLCL, official code"
-    templates = ("a photo of a {label}",)
+    name, paper, templates = "plain", "FedGLCL, official code", ("a photo of a {label}",)
 
 
 @styles.add
-class Ensemble(TemplateStyle):
+class Ensemble(TextStyle[NoParams]):
     """CLIP's 80 templates and five more around the class's name, averaged (k = 85)."""
 
-    name = "ensemble"
-    paper = "FedGLCL, Table 9"
-    templates = ENSEMBLE
+    name, paper, templates = "ensemble", "FedGLCL, Table 9", ENSEMBLE
 
 
 @styles.add
-class Name(TemplateStyle):
+class Name(TextStyle[NoParams]):
     """The class's name alone."""
 
-    name = "name"
-    paper = "FedGLCL, Table 9"
-    templates = ("{label}",)
+    name, paper, templates = "name", "FedGLCL, Table 9", ("{label}",)
 
 
 def _check_template(template: str) -> None:

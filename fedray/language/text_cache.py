@@ -1,4 +1,4 @@
-"""The node's cache of tokens and text features, which avoids loading tokenizers and weights."""
+"""The node's cache of text features, which avoids loading weights."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import UserError, shown
-from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
-from fedray.language.encoders.base import warn_cut
+from fedray.language.encoders import EncoderChoice
 from fedray.plugins import plugin_of
 from fedray.registry import version_of
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 
-FIELDS = ("ids", "mask", "read")
-"""The names of the tensors of `Tokens`."""
 _PACKAGES = ("transformers", "tokenizers", "open_clip_torch")
-
-
-def _code_of(choice: EncoderChoice[Any]) -> list[int | str]:
-    """Return the versions of an encoder's code (its hash, too) and of packages that it may use."""
-    plugin, packages = plugin_of(type(choice)), map(importlib.metadata.version, _PACKAGES)
-    return [version_of(type(choice)), *packages, *([] if plugin is None else [plugin])]
 
 
 def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
@@ -44,7 +35,9 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
-        *_code_of(choice),
+        version_of(type(choice)),
+        plugin_of(type(choice)),
+        *map(importlib.metadata.version, _PACKAGES),
     ]
 
     def make(arrays: Arrays) -> None:
@@ -72,37 +65,3 @@ def _features(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
             f"[{len(texts)}, d] for {len(texts)} texts"
         )
     return features
-
-
-def cached_tokens(
-    choice: EncoderChoice[Any], encoder: TokenEncoder, texts: Sequence[str]
-) -> Tokens:
-    """Return `encoder.tokenize(texts)` on the CPU, and warn of texts that were cut.
-
-    The cache key consists of the encoder's identity (a hash of weights and tokenizer), the versions
-    of the encoder's code and of its packages, and the texts in their order.
-
-    Args:
-        choice: the choice that the encoder was built from.
-        encoder: tokenises the texts if they are not in the cache.
-        texts: T texts.
-
-    Raises:
-        UserError: if the tokenizer cannot be loaded, or the cache cannot be written.
-    """
-    fresh: list[Tokens] = []
-
-    def make(arrays: Arrays) -> None:
-        tokens = encoder.tokenize(texts)
-        fresh.append(tokens)
-        for name in FIELDS:
-            arrays.save(name, getattr(tokens, name).cpu().numpy())
-        arrays.content = {"cut": list(tokens.cut), "limit": encoder.limit}
-
-    name = content_key("tokens", choice.identity(), list(texts), _code_of(choice))
-    kept = kept_arrays("text", name, "tokens", make)
-    cut = tuple(kept.content["cut"])
-    if not fresh:
-        warn_cut(texts, cut, kept.content["limit"])
-    ids, mask, read = (torch.from_numpy(np.array(kept.arrays[name])) for name in FIELDS)
-    return Tokens(ids, mask, read, cut)

@@ -15,7 +15,7 @@ from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_e
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.base import TowerPart
 from fedray.language.prototypes import mean_of_texts, text_prototypes
-from fedray.language.text_cache import cached_text_embeddings, cached_tokens
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.trainable import PREFIX
 
 
@@ -94,7 +94,7 @@ class TextTower:
         if self._encoder is None:
             encoder = self.choice.build().to(self.device)
             if isinstance(encoder, TokenEncoder):
-                self._tokens = cached_tokens(self.choice, encoder, self.texts).to(self.device)
+                self._tokens = encoder.tokenize(self.texts)
                 self._refuse_equal(equal_tokens(self._tokens, self.k))
                 with torch.no_grad():
                     self._embeddings = encoder.embed(self._tokens)

@@ -114,7 +114,7 @@ def _read(source: str, written: int) -> Mapping[str, Tensor]:
     """Return the tensors of a file, written at this time, or of torchvision's weights, by name."""
     del written
     if _is_file(source):
-        return read_weights(Path(source), "model.pretrained", "pass a file of a state dict")
+        return read_weights(Path(source), "model.pretrained")
     from torchvision.models import get_weight
 
     weights = get_weight(source)

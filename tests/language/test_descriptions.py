@@ -87,43 +87,41 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     ]
 
 
+TWICE = f'{{"cat": {json.dumps(ENTRY)}, "cat": {json.dumps(ENTRY)}}}'
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "place"),
     [
-        ({"dog": ENTRY}, r"pets\.json has no descriptions of class 'cat' \(1 classes described, 1"),
-        ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
-        ({"cat": {**ENTRY, FINE: []}}, rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp"),
-        ({"cat": {**ENTRY, FINE: "x"}}, rf"cat\.{FINE}: input should be a valid array, found 'x'"),
-        ({"cat": {**ENTRY, FINE: ["x", " ", "y"]}}, rf"cat\.{FINE}\.1: .*found ' '"),
-        ({"cat": {**ENTRY, FINE: ["x"] * 101}}, rf"cat\.{FINE}: .*at most 100 items"),
-        ({"cat": {**ENTRY, "Long Description": ""}}, r"cat\.Long Description: .*found ''"),
-        ({"cat": {"Short Label": "cat"}}, rf"cat\.{FINE}: field required"),
-        ({"cat": {**ENTRY, "Shrt": "x"}}, r"cat\.Shrt: .*not permitted"),
-        ({"cat": "furry"}, r"cat: input should be an object, found 'furry'"),
-        ({"cat": ENTRY, "Cat_": ENTRY}, r"pets\.json: 'cat' and 'Cat_' are the same name"),
-        ({}, r"at least 1 item"),
-        ("[1]", r"input should be an object, found \[1\]"),
-        ("{", r"pets\.json is not valid JSON"),
+        ({"dog": ENTRY}, "cat"),
+        ({"cat": {**ENTRY, FINE: []}}, f"cat.{FINE}"),
+        ({"cat": {**ENTRY, FINE: "x"}}, f"cat.{FINE}"),
+        ({"cat": {**ENTRY, FINE: ["x", " ", "y"]}}, f"cat.{FINE}.1"),
+        ({"cat": {**ENTRY, FINE: ["x"] * 101}}, f"cat.{FINE}"),
+        ({"cat": {**ENTRY, "Long Description": ""}}, "cat.Long Description"),
+        ({"cat": {"Short Label": "cat"}}, f"cat.{FINE}"),
+        ({"cat": {**ENTRY, "Shrt": "x"}}, "cat.Shrt"),
+        ({"cat": "furry"}, "cat"),
+        ({"cat": ENTRY, "Cat_": ENTRY}, "'Cat_'"),
+        ({}, "pets.json"),
+        ("[1]", "pets.json"),
+        ("{", "pets.json"),
+        (TWICE, "'cat'"),
     ],
 )
-def test_what_is_wrong_with_a_file(tmp_path, content, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_what_is_wrong_with_a_file(tmp_path, content, place):
+    with pytest.raises(UserError) as raised:
         load_descriptions(write(tmp_path, content), ["cat"])
-    assert "text.descriptions" in str(caught.value)
-
-
-def test_a_key_that_stands_twice_is_refused(tmp_path):
-    twice = f'{{"cat": {json.dumps(ENTRY)}, "cat": {json.dumps(ENTRY)}}}'
-    with pytest.raises(UserError, match="the key 'cat' occurs twice"):
-        load_descriptions(write(tmp_path, twice), ["cat"])
+    message = str(raised.value)
+    assert "text.descriptions" in message
+    assert place in message
+    assert "\n" not in message
 
 
 def test_which_file(tmp_path):
-    with pytest.raises(UserError, match=r"no shipped descriptions 'cifar'.*Did you mean 'cifar10"):
+    with pytest.raises(UserError, match=r"text\.descriptions: cifar .*Did you mean 'cifar10"):
         load_descriptions("cifar", ["cat"])
-    with pytest.raises(
-        UserError, match=r"text\.descriptions: the file .*none\.json does not exist"
-    ):
+    with pytest.raises(UserError, match=r"text\.descriptions: .*none\.json"):
         load_descriptions(str(tmp_path / "none.json"), ["cat"])
     with pytest.raises(UserError, match="classes: 'ice cream' and 'Ice_Cream' are"):
         load_descriptions(write(tmp_path, {"ice cream": ENTRY}), ["ice cream", "Ice_Cream"])
@@ -180,9 +178,7 @@ def test_any_number_of_descriptions_is_taken_but_the_same_for_every_class(tmp_pa
         return load_descriptions(write(tmp_path, entries), ["cat", "dog"])
 
     assert [len(each) for each in texts(pets(1, 1), ["cat", "dog"], "fine")] == [1, 1]
-    with pytest.raises(
-        UserError, match=r"class 'dog': .* has 2 texts, but 1 of class 'cat'; give e"
-    ):
+    with pytest.raises(UserError, match=r"class 'cat' has 1 .* class 'dog' has 2; give every"):
         pets(1, 2)
 
 

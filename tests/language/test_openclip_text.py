@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 import torch
 from encoding import choose, run
 from torch import Tensor
 
-from fedray.base.errors import UserError
 from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat: an animal with fur.", "dog", "a small round animal"]
@@ -105,50 +103,3 @@ def test_random_weights_have_their_own_generator():
     assert (first.dim, first.token_width) == (1024, 512)
     assert first.identity == choice.identity()
     assert run(first, ["a dog"]).std() > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, r"'ViT-B-32-quickgelu' with the weights 'openai' is not in the local cache and the h"),
-        ({"model": "hf-hub:no/where"}, r"'hf-hub:no/where' is not in the local cache.*OFFLINE is "),
-        ({"model": "ViT-B-99"}, r"text\.encoder\.model: open_clip has no architecture 'ViT-B-99'"),
-        (
-            {"model": "ViT-B-32"},
-            r"pretrained=null is no tag of ViT-B-32; set .* one of openai, ",
-        ),
-        ({"pretrained": "nope"}, r"pretrained=nope is no tag of ViT-B-32-quickgelu"),
-        (
-            {"model": "ViT-B-32", "pretrained": "openai"},
-            r"has plain GELU, but the weights 'openai' we",
-        ),
-        ({"path": "/nowhere.pt", "model": "ViT-B-32"}, r"the file /nowhere\.pt does not exist"),
-        (
-            {"model": "coca_ViT-B-32", "pretrained": "random"},
-            r"coca_ViT-B-32 has a CoCa text tower, for which prompts are not supported",
-        ),
-        (
-            {"model": "roberta-ViT-B-32", "pretrained": "random"},
-            r"roberta-ViT-B-32 has a transformers text tower",
-        ),
-    ],
-)
-def test_what_is_missing_or_wrong(options, message):
-    with pytest.raises(UserError, match=message):
-        choose("openclip", **options).build()
-
-
-def test_wrong_files(clip_folder, tmp_path):
-    weights = clip_folder / "open_clip_model.safetensors"
-    with pytest.raises(UserError, match=r"is a weight file: give its folder instead"):
-        load(weights)
-    with pytest.raises(UserError, match=r"describes the model; remove text\.encoder\.model"):
-        load(clip_folder, model="ViT-B-32")
-    with pytest.raises(UserError, match=r"lacks open_clip_config\.json or open_clip_model"):
-        load(tmp_path)
-    alone = shutil.copy(weights, tmp_path / "alone.safetensors")
-    with pytest.raises(UserError, match=r"does not fit ViT-B-32: \d+ tensors are missing"):
-        load(alone, model="ViT-B-32")
-    (tmp_path / "torn.pt").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"torn\.pt is not a weight file"):
-        load(tmp_path / "torn.pt", model="ViT-B-32")

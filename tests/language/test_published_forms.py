@@ -376,8 +376,11 @@ def test_align(tmp_path, align_folder, suffix):
     tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = features_of(model.get_text_features(**tokens))
-    found = choose("align", path=str(folder)).build().features(TEXTS)
+    choice = choose("align", path=str(folder))
+    found = choice.build().features(TEXTS)
     report({"text": float((found - expected).abs().max())})
+    assert choice.width() == choice.build().dim == 10
+    assert choice.identity() == choice.build().identity
 
 
 @pytest.mark.parametrize("layout", ["old", "new"])

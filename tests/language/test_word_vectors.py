@@ -75,11 +75,8 @@ def test_a_hyphenated_word_comes_before_its_parts(tmp_path):
 
 def test_missing_words_are_named_once(tmp_path):
     found = encoder(tmp_path / "v.txt")
-    match = r"v.txt has no vector for 'Dog', 'of', 'sea-dog'; set text.style=name, give other names"
-    with pytest.raises(UserError, match=match):
+    with pytest.raises(UserError, match=r"v.txt has no vector for 3 words: Dog, of, sea-dog; set"):
         found.features(["Dog", "cat of ice", "Dog", "sea-dog"])
-    with pytest.raises(UserError, match=r"'a', 'b', 'c', 'd', 'e' and 2 more; set"):
-        found.features(["a b c d e f g"])
     with pytest.raises(UserError, match=r"the text '\.\.\.' has no word"):
         found.features(["..."])
 
@@ -95,28 +92,24 @@ def test_identity_is_the_content(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    "text",
     [
-        ("", "v.txt is not in GloVe's or word2vec's text format: expected lines"),
-        ("cat one 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
-        ("ten three\ncat 1 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
-        ("2 3\ncat 1 0 0\nowl 1 0\n", "line 3: expected a word and as many numbers as"),
-        ("cat 1 0 0\ndog 1 nan 0\n", "line 2: expected a word and as many numbers"),
-        ("2 3\ncat 1 0 0\ndog 1 . 0\n", "line 3: expected a word and as many numbers"),
+        "",
+        "cat one 0 0\n",
+        "ten three\ncat 1 0 zero\n",
+        "2 3\ncat 1 0 0\nowl 1 0\n",
+        "cat 1 0 0\ndog 1 nan 0\n",
+        "2 3\ncat 1 0 0\ndog 1 . 0\n",
+        None,
     ],
 )
-def test_files_that_cannot_be_read(tmp_path, text, match):
-    choice = written(tmp_path / "v.txt", text)
-    with pytest.raises(UserError, match=match):
+@pytest.mark.parametrize("name", ["v.txt", "v.gz"])
+def test_files_that_cannot_be_read(tmp_path, text, name):
+    choice = choose(tmp_path / name) if text is None else written(tmp_path / name, text)
+    if text and name == "v.gz":
+        (tmp_path / name).write_text(text)  # which is no archive
+    with pytest.raises(UserError, match=rf"text\.encoder\.path=.*{name}"):
         choice.build().features(["cat", "dog"])
-
-
-def test_a_missing_file_and_one_that_is_no_gzip(tmp_path):
-    with pytest.raises(UserError, match=r"none.txt is not a file; pass word vectors"):
-        choose(tmp_path / "none.txt").build()
-    (tmp_path / "v.gz").write_text(GLOVE)
-    with pytest.raises(UserError, match=r"v.gz is not in GloVe's or word2vec's text format"):
-        choose(tmp_path / "v.gz").build()
 
 
 def test_an_experiment_with_word_vectors(tmp_path, text_tower_of):

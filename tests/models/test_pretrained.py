@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     refused(other, r"does not fit resnet18: .* backbone.layer2.1.conv1.weight: .*\[2, 2, 3, 3\]")
     grey = r"does not fit resnet18: .* backbone.conv1.weight: .*\[64, 1, 7, 7\]"
     refused(state, grey, ours("resnet18", channels=1))
-    refused([1, 2], "holds no state dict; expected tensors by name")
+    refused([1, 2], "holds no state dict, that is, tensors by name")
     refused({"epoch": 3}, "holds no state dict")
     path = tmp_path / "broken.pth"
     path.write_bytes(b"not a checkpoint")

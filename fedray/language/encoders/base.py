@@ -36,13 +36,11 @@ class Tokens:
         mask: [T, n], bool; True where a token is part of the text.
         read: [T], int64; the position whose output represents the text, or -1 if the outputs of all
             positions are averaged.
-        cut: numbers of the texts that exceed the encoder's limit and were cut.
     """
 
     ids: Tensor
     mask: Tensor
     read: Tensor
-    cut: tuple[int, ...] = ()
 
     @cached_property
     def shortest(self) -> int:
@@ -80,7 +78,7 @@ class Tokens:
     def to(self, device: torch.device) -> Tokens:
         """Return the tokens on a device."""
         ids, mask, read = (tensor.to(device) for tensor in (self.ids, self.mask, self.read))
-        return Tokens(ids, mask, read, self.cut)
+        return Tokens(ids, mask, read)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -217,11 +215,6 @@ class TokenEncoder(TextEncoder):
     def limit(self) -> int:
         """The maximal number of tokens of a text, special tokens included."""
 
-    @property
-    @abstractmethod
-    def kept_bytes(self) -> int:
-        """Estimated bytes of activations per token that are stored for the backward pass."""
-
     def in_half(self) -> Self:
         """Compute linear maps in bfloat16 from now on; prompts and outputs stay float32."""
         raise UserError(
@@ -325,15 +318,9 @@ def freeze(module: torch.nn.Module) -> None:
     module.requires_grad_(False).eval()
 
 
-def too_long(texts: Sequence[str], lengths: Sequence[int], limit: int) -> tuple[int, ...]:
-    """Return the numbers of texts with more than `limit` tokens, and warn of them."""
-    cut = tuple(i for i, length in enumerate(lengths) if length > limit)
-    warn_cut(texts, cut, limit)
-    return cut
-
-
-def warn_cut(texts: Sequence[str], cut: Sequence[int], limit: int) -> None:
+def warn_cut(texts: Sequence[str], is_cut: Sequence[bool], limit: int) -> None:
     """Warn of texts that were cut after `limit` tokens."""
+    cut = [text for text, cuts in zip(texts, is_cut, strict=True) if cuts]
     if cut:
         _log.warning(
             "%d of %d texts have more than the %d tokens that the text encoder reads and are cut, "
@@ -341,5 +328,5 @@ def warn_cut(texts: Sequence[str], cut: Sequence[int], limit: int) -> None:
             len(cut),
             len(texts),
             limit,
-            texts[cut[0]],
+            cut[0],
         )

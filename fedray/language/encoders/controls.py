@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Generic, Literal, Self, TypeVar
 
 import torch
@@ -51,66 +52,26 @@ class ControlEncoder(TextEncoder, Generic[P]):
     """An encoder whose vectors differ between distinct texts but carry no meaning.
 
     Args:
-        choice: name, width and seed.
-        vectors: returns vectors [U, d] for U distinct texts.
+        choice: name, width and seed; makes the vectors.
     """
 
-    def __init__(
-        self, choice: ControlChoice[P], vectors: Callable[[P, int, Sequence[str]], Tensor]
-    ) -> None:
-        self.params = choice.params
-        self.dim = choice.width()
-        self.identity = choice.identity()
-        self._vectors = vectors
+    def __init__(self, choice: ControlChoice[P]) -> None:
+        self.dim, self.identity, self._choice = choice.width(), choice.identity(), choice
 
     def features(self, texts: Sequence[str]) -> Tensor:
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        rows = self._vectors(self.params, self.dim, list(order))
-        chosen = torch.tensor([order[text] for text in texts])
-        return torch.index_select(rows, 0, chosen)
-
-
-def random_vectors(params: RandomParams, dim: int, texts: Sequence[str]) -> Tensor:
-    """Return random vectors [U, d] that depend on the seed and each text alone.
-
-    Each number is drawn from N(0, 1/d), or from U(0, sqrt(3/d)), so that squared lengths are 1 on
-    average.
-    """
-    drawn, uniform = [], params.distribution == "uniform"
-    for text in texts:
-        seed = hashlib.blake2b(f"{params.seed}/{text}".encode(), digest_size=8).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
-        draw = torch.rand if uniform else torch.randn
-        drawn.append(draw(dim, generator=generator) * (math.sqrt(3) if uniform else 1))
-    return torch.stack(drawn) / math.sqrt(dim)
-
-
-def orthogonal_vectors(params: ControlParams, dim: int, texts: Sequence[str]) -> Tensor:
-    """Return orthonormal vectors [U, d] drawn from the seed, in the order of distinct texts."""
-    number = len(texts)
-    check_directions(dim, number)
-    generator = torch.Generator().manual_seed(params.seed)
-    gaussian = torch.randn(number, dim, generator=generator, dtype=torch.float64)
-    q, r = torch.linalg.qr(gaussian.T)
-    rows: Tensor = (q * r.diagonal().sign()).T  # makes the signs independent of the solver
-    return rows.float()
-
-
-def check_directions(dim: int, texts: int) -> None:
-    """Raise a UserError, with the keys to set, if there are more texts than dimensions."""
-    if texts > dim:
-        raise UserError(
-            f"text.encoder=orthogonal has {dim} directions for {texts} texts; set "
-            f"text.encoder.dim={texts} (and model.feature_dim) or text.style=handcrafted, or "
-            "text.encoder.per=class for one direction per class"
-        )
+        rows = self._choice.vectors(list(order))
+        return torch.index_select(rows, 0, torch.tensor([order[text] for text in texts]))
 
 
 class ControlChoice(EncoderChoice[P]):
     """Base of the controls, which need neither weights nor a cache."""
 
-    paper = "-"
     cached = False
+
+    @abstractmethod
+    def vectors(self, texts: Sequence[str]) -> Tensor:
+        """Return vectors [U, d] for U distinct texts."""
 
     @property
     def per_class(self) -> bool:
@@ -121,6 +82,9 @@ class ControlChoice(EncoderChoice[P]):
 
     def identity(self) -> str:
         return f"{self.name}:{self.width()}:{self.params.seed}"
+
+    def build(self) -> ControlEncoder[P]:
+        return ControlEncoder(self)
 
 
 @encoders.add
@@ -134,8 +98,22 @@ class RandomChoice(ControlChoice[RandomParams]):
         uniform = self.params.distribution == "uniform"
         return super().identity() + (":uniform" if uniform else "")
 
-    def build(self) -> ControlEncoder[RandomParams]:
-        return ControlEncoder(self, random_vectors)
+    def vectors(self, texts: Sequence[str]) -> Tensor:
+        """Return random vectors [U, d] that depend on the seed and each text alone.
+
+        Each number is drawn from N(0, 1/d), or from U(0, sqrt(3/d)), so that squared lengths are 1
+        on average.
+        """
+        drawn, uniform = [], self.params.distribution == "uniform"
+        for text in texts:
+            key = f"{self.params.seed}/{text}".encode()
+            seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+            generator, draw = torch.Generator().manual_seed(seed), torch.randn
+            if uniform:
+                draw = torch.rand
+            numbers = draw(self.width(), generator=generator)
+            drawn.append(numbers * (math.sqrt(3) if uniform else 1))
+        return torch.stack(drawn) / math.sqrt(self.width())
 
 
 @encoders.add
@@ -146,7 +124,19 @@ class OrthogonalChoice(ControlChoice[ControlParams]):
     Params = ControlParams
 
     def check(self, texts: Sequence[str]) -> None:
-        check_directions(self.width(), len(dict.fromkeys(texts)))
+        number = len(dict.fromkeys(texts))
+        if number > self.width():
+            raise UserError(
+                f"text.encoder=orthogonal has {self.width()} directions for {number} texts; set "
+                f"text.encoder.dim={number} (and model.feature_dim) or text.style=handcrafted, or "
+                "text.encoder.per=class for one direction per class"
+            )
 
-    def build(self) -> ControlEncoder[ControlParams]:
-        return ControlEncoder(self, orthogonal_vectors)
+    def vectors(self, texts: Sequence[str]) -> Tensor:
+        """Return orthonormal vectors [U, d] drawn from the seed, in the order of distinct texts."""
+        self.check(texts)
+        generator = torch.Generator().manual_seed(self.params.seed)
+        gaussian = torch.randn(len(texts), self.width(), generator=generator, dtype=torch.float64)
+        q, r = torch.linalg.qr(gaussian.T)
+        rows: Tensor = (q * r.diagonal().sign()).T  # makes the signs independent of the solver
+        return rows.float()

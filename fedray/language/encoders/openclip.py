@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.base.errors import UserError, nearest
+from fedray.base.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
     TokenEncoder,
@@ -21,22 +21,19 @@ from fedray.language.encoders.base import (
     encoders,
     freeze,
     pick,
-    too_long,
+    warn_cut,
 )
-from fedray.language.encoders.kernels import as_stored, halve, same_bits
-from fedray.language.encoders.openclip_weights import (
+from fedray.language.encoders.clip_weights import (
     OpenClipParams,
     WeightSource,
     draw,
     fill,
     locate,
 )
+from fedray.language.encoders.kernels import as_stored, halve, same_bits
 from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
-# open_clip builds text and image towers in pairs; this image tower is never used.
-_SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
-
 
 Changes: TypeAlias = Mapping[str, Tensor]
 """Changes of a frozen tower's parameters, by name, which are added to them (low-rank updates).
@@ -65,17 +62,9 @@ class OpenClipText(TokenEncoder):
     """
 
     def __init__(self, tower: Any, tokenizer: Any, identity: str) -> None:
-        self.identity = identity
-        self._tower = tower
-        self._tokenizer = tokenizer
+        self.identity, self._tower, self._tokenizer = identity, tower, tokenizer
         freeze(tower)
-        projection = tower.text_projection
-        if projection is None:
-            self.dim = int(tower.width)
-        elif isinstance(projection, torch.nn.Linear):
-            self.dim = int(projection.out_features)
-        else:
-            self.dim = int(projection.shape[1])
+        self.dim = int(tower.width if tower.text_projection is None else tower.output_dim)
         self._cuts = tower.attn_mask is not None and tower.pool_type in ("argmax", "eos")
 
     def weights(self) -> Iterable[Tensor]:
@@ -98,21 +87,16 @@ class OpenClipText(TokenEncoder):
     def limit(self) -> int:
         return int(self._tower.context_length)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Estimated bytes of activations per token: about 22 times its width per block."""
-        return 22 * self.token_width * self.layers * self._stored.element_size()
-
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts; cut padding after the last end token if results do not depend on it."""
-        tokens, device = self.tokens(texts), self._tower.positional_embedding.device
-        ids, mask, read = (tensor.to(device) for tensor in (tokens.ids, tokens.mask, tokens.read))
-        return Tokens(ids, mask, read, tokens.cut)
+        return self.tokens(texts).to(self._tower.positional_embedding.device)
 
     def tokens(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of `tokenize` on the CPU, for work that must not wait for a device."""
-        cut = self._too_long(texts)
         ids: Tensor = self._tokenizer(list(texts), context_length=self.limit)
+        longer = self._tokenizer(list(texts), context_length=self.limit + 1)
+        # a text that is cut ends earlier with its end token
+        warn_cut(texts, (longer[:, :-1] != ids).any(1).tolist(), self.limit)
         check_ids(ids, self._tower.token_embedding.num_embeddings)
         read = self._read(ids)
         if self._cuts:
@@ -120,7 +104,7 @@ class OpenClipText(TokenEncoder):
             mask = torch.arange(ids.shape[1]) <= read.unsqueeze(1)
         else:
             mask = torch.ones_like(ids, dtype=torch.bool)
-        return Tokens(ids, mask, read, cut)
+        return Tokens(ids, mask, read)
 
     def embed(self, tokens: Tokens) -> Tensor:
         embedded: Tensor = self._tower.token_embedding(tokens.ids)
@@ -175,8 +159,7 @@ class OpenClipText(TokenEncoder):
 
     @property
     def _has_standard_blocks(self) -> bool:
-        blocks = self._tower.transformer.resblocks
-        return all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
+        return all(map(is_standard, self._tower.transformer.resblocks))
 
     def encode_after(
         self,
@@ -251,18 +234,6 @@ class OpenClipText(TokenEncoder):
             return is_end.int().argmax(1)
         return torch.full((len(ids),), ids.shape[1] - 1 if kind == "last" else 0)
 
-    def _too_long(self, texts: Sequence[str]) -> tuple[int, ...]:
-        import open_clip
-
-        tokenizer = self._tokenizer
-        if isinstance(tokenizer, open_clip.SimpleTokenizer):
-            lengths = [len(tokenizer.encode(text)) + 2 for text in texts]
-        else:  # one of transformers, in open_clip's clothes
-            cleaned = [tokenizer.clean_fn(text) for text in texts]
-            ids = tokenizer.tokenizer(cleaned, truncation=False, verbose=False)["input_ids"]
-            lengths = [len(one) for one in ids]
-        return too_long(texts, lengths, self.limit)
-
 
 @encoders.add
 class OpenClipChoice(EncoderChoice[OpenClipParams]):
@@ -273,11 +244,7 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
     paper = "Radford et al., CLIP, ICML 2021; Ilharco et al., OpenCLIP, 2021"
 
     def source(self) -> WeightSource:
-        """Return the source of the weights.
-
-        Raises:
-            UserError: if architecture, tag or file do not exist, or do not match.
-        """
+        """Return the source of the weights; raise a UserError as `locate`."""
         return locate(self.params, "text.encoder", MODEL_DEFAULT)
 
     def identity(self) -> str:
@@ -316,24 +283,15 @@ def with_additions(
     A changed weight has the dtype of the frozen one; bfloat16 rounds changes below 0.4%.
 
     Raises:
-        ValueError: if a name is not the tower's, or a change has another shape.
+        KeyError: if a name is not the tower's.
     """
     if not weights and not branches:
         return function()
     frozen, modules = dict(tower.named_parameters()), dict(tower.named_modules())
-    for names, known in ((weights, frozen), (branches, modules)):
-        if unknown := sorted(names.keys() - known.keys()):
-            raise ValueError(
-                f"the tower of model.clip has no '{unknown[0]}'.{nearest(unknown[0], known)}"
-            )
-    changed = {}
-    for name, change in weights.items():
-        weight = frozen[name]
-        if change.shape != weight.shape:
-            raise ValueError(
-                f"the change of '{name}' is {list(change.shape)}, expected {list(weight.shape)}"
-            )
-        changed[f"tower.{name}"] = (weight + change).to(weight.dtype)
+    changed = {
+        f"tower.{name}": (frozen[name] + change).to(frozen[name].dtype)
+        for name, change in weights.items()
+    }
     with ExitStack() as stack:
         for name, branch in branches.items():
             stack.enter_context(_branching(modules[name], branch))
@@ -344,6 +302,11 @@ def with_additions(
 def _branching(module: torch.nn.Module, branch: Callable[[Tensor], Tensor]) -> Any:
     """Return a context in which a branch of a module's input is added to the module's output."""
     return module.register_forward_hook(lambda _, inputs, output: output + branch(inputs[0]))
+
+
+def is_standard(block: torch.nn.Module) -> bool:
+    """Return True for a block whose parts `_attended` knows."""
+    return type(block).__name__ == "ResidualAttentionBlock"
 
 
 def run_blocks(
@@ -446,21 +409,6 @@ def _attended(
     return added
 
 
-def check_text_tower(source: WeightSource, text: dict[str, Any], config: dict[str, Any]) -> None:
-    """Raise a UserError unless the text tower is open_clip's standard one."""
-    if text.get("hf_model_name") or text.get("embed_cls") or "multimodal_cfg" in config:
-        kind = "a transformers text tower" if text.get("hf_model_name") else "a CoCa text tower"
-        raise UserError(
-            f"{source.key}.model={source.model} has {kind}, for which prompts are not supported; "
-            "give an architecture with open_clip's own, for example ViT-B-32-quickgelu"
-        )
-    if text.get("pool_type", "argmax") == "none":
-        raise UserError(
-            f"{source.key}.model={source.model} has a text tower without a single output "
-            "(pool_type=none); give another model"
-        )
-
-
 def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
     """Build an `open_clip.CustomTextCLIP`, or its text tower, with the source's float32 weights.
 
@@ -474,12 +422,21 @@ def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
     import open_clip
 
     config = source.config()
-    check_text_tower(source, config["text_cfg"], config)
+    text = config["text_cfg"]
+    if (
+        {"hf_model_name", "embed_cls"} & text.keys()
+        or "multimodal_cfg" in config
+        or text.get("pool_type") == "none"
+    ):
+        raise UserError(
+            f"{source.key}.model={source.model} has another text tower than open_clip's own, so "
+            "that prompts are not supported; give another one, for example ViT-B-32-quickgelu"
+        )
     with torch.device("meta"):  # uses neither memory nor random numbers
         whole: Any = open_clip.CustomTextCLIP(
             config["embed_dim"],
-            vision_cfg=_SMALLEST_VISION if text_only else config["vision_cfg"],
-            text_cfg=config["text_cfg"],
+            vision_cfg=config["vision_cfg"],
+            text_cfg=text,
             quick_gelu=config.get("quick_gelu", False),
         )
     model = whole.text if text_only else whole

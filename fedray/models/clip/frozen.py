@@ -8,9 +8,9 @@ import torch
 
 from fedray.base.errors import UserError
 from fedray.language.encoders.base import freeze
+from fedray.language.encoders.clip_weights import WeightSource
 from fedray.language.encoders.kernels import halve
 from fedray.language.encoders.openclip import OpenClipText, build_clip
-from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
 from fedray.models.clip.vision import VisionTower
 from fedray.registry import version_of
@@ -86,15 +86,15 @@ def load_clip(
 
 
 def _check_vision_tower(source: WeightSource, vision: Mapping[str, Any]) -> None:
-    """Raise a UserError for a vision tower that does not support prompts."""
-    kinds = {
-        "a timm model": vision.get("timm_model_name"),
-        "a ResNet": isinstance(vision.get("layers"), list | tuple),
-        "a tower with attentional pooling": vision.get("attentional_pool")
-        or vision.get("pool_type", "tok") == "none",
-    }
-    if kind := next((kind for kind, holds in kinds.items() if holds), ""):
+    """Raise a UserError unless the vision tower is a vision transformer of open_clip."""
+    if (
+        vision.get("timm_model_name")
+        or vision.get("attentional_pool")
+        or vision.get("pool_type") == "none"
+        or not isinstance(vision.get("layers", 12), int)  # those of a ResNet are a list
+    ):
         raise UserError(
-            f"{source.key}.model={source.model} has {kind} as its vision tower, for which prompts "
-            f"are not supported; give a vision transformer, for example {MODEL_DEFAULT}"
+            f"{source.key}.model={source.model} has another vision tower than open_clip's own "
+            f"transformer, so that prompts are not supported; give another one, for example "
+            f"{MODEL_DEFAULT}"
         )

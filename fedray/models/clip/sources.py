@@ -7,7 +7,7 @@ from typing import Any
 from fedray.base.errors import UserError
 from fedray.data.configurable import Configurable
 from fedray.data.decoding import Resize
-from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
+from fedray.language.encoders.clip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
 
 MODEL_DEFAULT = "ViT-B-16-quickgelu"

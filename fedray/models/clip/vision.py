@@ -12,6 +12,7 @@ from fedray.language.encoders.openclip import (
     NONE,
     Branches,
     Changes,
+    is_standard,
     run_blocks,
     with_additions,
 )
@@ -77,8 +78,9 @@ class VisionTower:
         there are branches.
         """
         visual = self._visual
-        is_plain = type(visual.transformer.resblocks[-1]).__name__ == "ResidualAttentionBlock"
-        reads_class_token = is_plain and visual.pool_type == "tok"
+        reads_class_token = is_standard(visual.transformer.resblocks[-1]) and (
+            visual.pool_type == "tok"
+        )
         if branches or not reads_class_token or len(prompts) >= self.layers:
             whole = partial(self.encode, embedded, prompts)
             return with_additions(visual, whole, weights, branches)[0]

@@ -13,8 +13,7 @@ from fedray.models.clip import small_clip_folder
 
 def test_the_small_one_is_the_folder_of_the_package():
     source = component("CLIP", "small").build().source()
-    assert source.weights is not None
-    assert source.weights.parent == small_clip_folder()
+    assert source.folder == small_clip_folder()
 
 
 def test_equal_choices_are_one():

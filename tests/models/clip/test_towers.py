@@ -194,12 +194,10 @@ def test_gradients_reach_pixels_and_additions(clip, images):
 
 def test_an_addition_that_fits_nothing_is_named(clip, images):
     embedded, name = clip.vision.embed(images), WEIGHTS[0]
-    with pytest.raises(ValueError, match=f"no '{name}s'. Did you mean '{name}'"):
+    with pytest.raises(KeyError, match=f"{name}s"):
         clip.vision.encode_prompted(embedded, weights={f"{name}s": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"no 'resblocks\.0'. Did you mean 'transformer"):
+    with pytest.raises(KeyError, match=r"resblocks\.0"):
         clip.vision.encode_prompted(embedded, branches={"resblocks.0": torch.cos})
-    with pytest.raises(ValueError, match=rf"'{name}' is \[1\], expected \[96, 32\]"):
-        clip.vision.encode_prompted(embedded, weights={name: torch.zeros(1)})
 
 
 def test_grey_images_count_as_rgb(clip, images):
@@ -221,24 +219,10 @@ def test_the_longest_name_decides_how_long_prompts_may_be(clip):
     assert texts.encode(torch.zeros(10, clip.text.token_width)).shape == (2, clip.dim)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"model": "RN50", "pretrained": "random"},
-            r"RN50 has a ResNet as its vision tower, .* ViT-B-16-",
-        ),
-        ({"model": "convnext_base", "pretrained": "random"}, r"has a timm model as its vision"),
-        ({"model": "coca_ViT-B-32", "pretrained": "random"}, r"with attentional pooling"),
-        ({"model": "roberta-ViT-B-32", "pretrained": "random"}, r"has a transformers text tower"),
-        ({"model": "ViT-B-99"}, r"model\.clip\.model: open_clip has no architecture 'ViT-B-99'"),
-        ({"path": "/nowhere"}, r"model\.clip\.path: the file /nowhere does not exist"),
-        ({}, r"model\.clip 'ViT-B-16-quickgelu' with the .* or use model\.clip=small"),
-    ],
-)
-def test_what_is_missing_or_cannot_take_prompts(options, message):
-    with pytest.raises(UserError, match=message):
-        FrozenClip(choice(**options).source())
+@pytest.mark.parametrize("model", ["RN50", "convnext_base", "coca_ViT-B-32", "roberta-ViT-B-32"])
+def test_what_cannot_take_prompts(model):
+    with pytest.raises(UserError, match=rf"model\.clip\.model={model} .*ViT-B-"):
+        FrozenClip(choice(model=model, pretrained="random").source())
 
 
 @pytest.mark.slow

@@ -1,0 +1,410 @@
+"""The weights of CLIP models: open_clip's names and tags, files and folders, and transformers'.
+
+`locate` finds them, `WeightSource` reads what describes them, `fill` puts them into a model.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from fedray.base.errors import UserError, nearest
+from fedray.config import Frozen, InputFile, PathText, Seed
+from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
+from fedray.language.encoders.weights import (
+    check_vocabulary,
+    digest,
+    find_folder,
+    hub_folder,
+    load_pretrained,
+    matches,
+    read_weights,
+    reading,
+    weight_files,
+)
+from fedray.storage.files import read_typed
+
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
+_TOKENIZER_FILES = (
+    *_TOKENIZERS,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+_PREPROCESSING = "preprocessor_config.json"
+_OPENAI_MARK = "input_resolution"
+_NO_WEIGHTS = (_OPENAI_MARK, "context_length", "vocab_size", "logit_bias", "attn_mask")
+"""Tensors in some files that are no weights of the towers."""
+_TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
+"""Prefixes of the text tower's parameters in `open_clip.CLIP`; `CustomTextCLIP` adds "text."."""
+_NAMES = {
+    "text_model.": "text.",
+    "vision_model.": "visual.",
+    "text_projection.weight": "text.text_projection",
+    "visual_projection.weight": "visual.proj",
+    "embeddings.token_embedding.": "token_embedding.",
+    "embeddings.position_embedding.weight": "positional_embedding",
+    "embeddings.class_embedding": "class_embedding",
+    "embeddings.patch_embedding.": "conv1.",
+    "final_layer_norm.": "ln_final.",
+    "pre_layrnorm.": "ln_pre.",
+    "post_layernorm.": "ln_post.",
+    "encoder.layers.": "transformer.resblocks.",
+    ".self_attn.q_proj.": ".attn.in_proj_",
+    ".self_attn.out_proj.": ".attn.out_proj.",
+    ".layer_norm1.": ".ln_1.",
+    ".layer_norm2.": ".ln_2.",
+    ".mlp.fc1.": ".mlp.c_fc.",
+    ".mlp.fc2.": ".mlp.c_proj.",
+}
+"""Parts of names in a `CLIPModel` of transformers, and in `CustomTextCLIP`."""
+
+
+class OpenClipParams(Frozen):
+    """The architecture and weights of a CLIP of open_clip."""
+
+    model: PathText | None = None
+    """Architecture of open_clip, or hf-hub:ORGANISATION/NAME; default: ViT-B-32-quickgelu for
+    text.encoder, ViT-B-16-quickgelu for model.clip."""
+    path: InputFile | None = None
+    """Weight file (also OpenAI's), or folder with open_clip_config.json, instead of the hub."""
+    pretrained: PathText | None = None
+    """Tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for untrained weights drawn from
+    `seed`."""
+    seed: Seed = 0
+    """Seed of the weights with pretrained=random."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> OpenClipParams:
+        if self.path and self.pretrained:
+            raise ValueError(
+                "has both pretrained and path; keep path for a local file, or pretrained for a tag"
+            )
+        if self.seed and self.pretrained != "random":
+            raise ValueError("seed is for pretrained=random; pretrained weights have no seed")
+        return self
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """The source of a CLIP model's architecture and weights.
+
+    Attributes:
+        key: the experiment's key of the model, for messages.
+        model: open_clip's name of the architecture, with prefix local-dir: or hf-hub: for a folder.
+        weights: the weight files, several for parts of one; None for random weights.
+        tag: open_clip's name of the weights, or None.
+        seed: the seed of random weights.
+        folder: the folder whose configuration describes the model, or None.
+    """
+
+    key: str
+    model: str
+    weights: tuple[Path, ...] | None
+    tag: str | None = None
+    seed: int = 0
+    folder: Path | None = None
+
+    @property
+    def _name(self) -> str:
+        """open_clip's name of the model; a folder of the hub is in the local cache by now."""
+        return self.model if self.folder is None else f"local-dir:{self.folder}"
+
+    @property
+    def is_of_transformers(self) -> bool:
+        """True for the folder of a `CLIPModel` of transformers."""
+        return self.folder is not None and not (self.folder / _CONFIG).is_file()
+
+    def config(self) -> dict[str, Any]:
+        """Return open_clip's configuration of the architecture.
+
+        Raises:
+            UserError: if the configuration is unreadable, or describes no CLIP.
+        """
+        import open_clip
+
+        with reading(f"{self.key}: the configuration of {self.model}"):
+            if self.folder is not None and self.is_of_transformers:
+                return _converted_config(self.folder)
+            config: dict[str, Any] = open_clip.get_model_config(self._name)
+            if not isinstance(config["text_cfg"], dict):
+                raise TypeError("text_cfg is not a mapping")
+            return config
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return the known settings of image preprocessing (mean, std, ...)."""
+        import open_clip
+
+        if self.tag is not None:
+            return dict(open_clip.get_pretrained_cfg(self.model, self.tag))
+        if self.folder is None:
+            return {}
+        if self.is_of_transformers:
+            return converted_preprocessing(self.folder, self.key)
+        return dict(_read(self.folder / _CONFIG, self.key).get("preprocess_cfg", {}))
+
+    def tokenizer(self) -> Any:
+        """Return open_clip's tokenizer of this model.
+
+        Raises:
+            UserError: if the tokenizer is missing, damaged, or cannot be downloaded from the hub.
+        """
+        import open_clip
+        from open_clip.tokenizer import HFTokenizer
+
+        text = self.config()["text_cfg"]
+        folder = self._tokenizer_folder(text)
+        with reading(f"{self.key}: the tokenizer of {self.model}"):
+            if folder is None:
+                return open_clip.get_tokenizer(self._name)
+            tokenizer = HFTokenizer(
+                str(folder),
+                context_length=text.get("context_length", 77),
+                tokenizer_mode=text.get("tokenizer_mode"),
+                **(text.get("tokenizer_kwargs") or {}),
+            )
+            check_vocabulary(tokenizer.tokenizer)
+        return tokenizer
+
+    def _tokenizer_folder(self, text: Mapping[str, Any]) -> Path | None:
+        """Return the folder of the tokenizer's files; None for a tokenizer that is open_clip's own.
+
+        Args:
+            text: the configuration of the text tower.
+        """
+        name = text.get("hf_tokenizer_name")
+        if not name:
+            return None
+        if self.folder is not None and (
+            matches(self.folder, _TOKENIZERS) or self.model.startswith("local-dir:")
+        ):
+            return self.folder
+        return hub_folder(self.key, name, weights=())
+
+    @property
+    def identity(self) -> str:
+        """The architecture and a hash of the weights, as a text."""
+        version = importlib.metadata.version("open_clip_torch")
+        if self.weights is None:
+            return f"openclip:{self.model}:{version}:random:{self.seed}"
+        name = self.model if self.folder is None else "folder"
+        return f"openclip:{name}:{version}:{self.content}"
+
+    @property
+    def content(self) -> str:
+        """The hash of weights, configuration and tokenizer; "" for random weights."""
+        if self.weights is None:
+            return ""
+        files = {*self.weights}
+        if self.folder is not None:
+            described = ("config.json", _PREPROCESSING) if self.is_of_transformers else (_CONFIG,)
+            files |= {*matches(self.folder, described)}
+        if (tokenizer := self._tokenizer_folder(self.config()["text_cfg"])) is not None:
+            files |= {*matches(tokenizer, _TOKENIZER_FILES)}
+        return digest(files)
+
+
+def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
+    """Find the model of `spec`, or download it.
+
+    Args:
+        spec: the parameters.
+        key: the experiment's key, for messages.
+        default: the default architecture, used with OpenAI's weights.
+
+    Raises:
+        UserError: if architecture, tag or file do not exist, or do not match.
+    """
+    import open_clip
+
+    model, path = spec.model or default, spec.path
+    is_folder = path is not None and (spec.model is None or Path(path).expanduser().is_dir())
+    if is_folder or model.startswith("hf-hub:"):
+        if surplus := spec.model if is_folder else spec.path or spec.pretrained:
+            raise UserError(f"{key}: {path if is_folder else model} needs no {surplus}; remove it")
+        folder = find_folder(key, path, model.removeprefix("hf-hub:"))
+        name, weights = f"local-dir:{folder}" if is_folder else model, tuple(weight_files(folder))
+        return WeightSource(key, name, weights, folder=folder)
+    if model not in (known := open_clip.list_models()):
+        raise UserError(
+            f"{key}.model: open_clip has no architecture '{model}'.{nearest(model, known)}"
+        )
+    if path is not None:
+        file = Path(path).expanduser().absolute()
+        if (file.parent / _CONFIG).is_file():
+            raise UserError(
+                f"{key}.path: {file} is described by {_CONFIG}; give its folder instead"
+            )
+        return WeightSource(key, model, (file,))
+    if spec.pretrained == "random":
+        return WeightSource(key, model, None, seed=spec.seed)
+    return _tagged(model, spec.pretrained or ("openai" if spec.model is None else None), key)
+
+
+def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
+    """Return the weights of an architecture and a tag; download them if they are missing."""
+    import open_clip
+
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    if tag is None or tag not in tags:
+        raise UserError(
+            f"{key}.pretrained={tag or 'null'} is no tag of {model}; set it to "
+            f"{', '.join(['random', *tags])}, or pass a file as {key}.path"
+        )
+    config = dict(open_clip.get_pretrained_cfg(model, tag))
+    _check_activation(open_clip.get_model_config(model), config, f"{key}.model={model}", tag)
+    with reading(f"{key}: {model} with the weights '{tag}'"):
+        return WeightSource(key, model, (Path(open_clip.download_pretrained(config)),), tag)
+
+
+def _check_activation(
+    model: Mapping[str, Any], weights: Mapping[str, Any], where: str, name: str
+) -> None:
+    """Raise a UserError if an architecture's activation is not that of the weights."""
+    has, needs = (bool(config.get("quick_gelu", False)) for config in (model, weights))
+    if has != needs:
+        word = "QuickGELU: set the architecture that ends in -quickgelu" if needs else "plain GELU"
+        raise UserError(f"{where}: the weights '{name}' were trained with {word}")
+
+
+def draw(module: nn.Module, seed: int) -> None:
+    """Draw random weights: Gaussian for matrices; norms and biases are ones and zeros.
+
+    Args:
+        module: a module on the meta device, which gets memory on the CPU.
+        seed: seed of the numbers.
+    """
+    module.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    deviations = {"token_embedding.weight": 0.02, "positional_embedding": 0.01}
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                bare = name.removeprefix("text.")
+                std = deviations.get(bare, float(parameter[0].numel()) ** -0.5)
+                parameter.normal_(0.0, std, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
+    """Load the source's weights into a model, or one part of it; safetensors are mapped.
+
+    Args:
+        module: an `open_clip.CustomTextCLIP`, or its part called `part`.
+        source: the source of the weights.
+        part: "text." for the text tower alone.
+
+    Raises:
+        UserError: if the weights are unreadable, or are those of another architecture.
+    """
+    assert source.weights is not None
+    file = source.weights[0]
+    if source.is_of_transformers:
+        from transformers import CLIPModel
+
+        state = _converted(load_pretrained(CLIPModel, file.parent, source.key).state_dict())
+    else:
+        state = read_weights(file, source.key)
+        if _OPENAI_MARK in state:
+            quick = {"quick_gelu": True}
+            _check_activation(source.config(), quick, f"{source.key}: {source.model}", file.name)
+        if not any(name.startswith("text.") for name in state):
+            state = {f"text.{n}" if n.startswith(_TOP) else n: t for n, t in state.items()}
+    weights = {
+        name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
+        for name, tensor in state.items()
+        if name.startswith(part) and name.removeprefix("text.") not in _NO_WEIGHTS
+    }
+    if "logit_scale" in weights:  # [] or [1]
+        weights["logit_scale"] = weights["logit_scale"].reshape(())
+    with reading(f"{source.key}: {file} does not fit {source.model}"):
+        module.load_state_dict(weights, assign=True)
+
+
+# --- a CLIPModel of transformers ------------------------------------------------------------------
+
+
+def _converted(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the weights of a `CLIPModel`; concatenate its queries, keys and values."""
+    converted: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if name.endswith("_projection.weight"):
+            tensor = tensor.T
+        elif ".q_proj." in name:
+            tensor = torch.cat([state[name.replace(".q_", f".{part}_")] for part in "qkv"])
+        elif ".k_proj." in name or ".v_proj." in name:
+            continue
+        for old, new in _NAMES.items():
+            name = name.replace(old, new, 1)
+        converted[name] = tensor
+    return converted
+
+
+def _converted_config(folder: Path) -> dict[str, Any]:
+    """Return open_clip's configuration of the `CLIPModel` in a folder.
+
+    Raises:
+        ValueError: if it is another model, or open_clip has no such activation.
+    """
+    from transformers import CLIPConfig
+
+    content = CLIPConfig.get_config_dict(folder, local_files_only=True)[0]
+    config = CLIPConfig.from_dict(content)
+    text, vision = config.text_config, config.vision_config
+    activations = {text.hidden_act, vision.hidden_act}
+    if content.get("model_type") != "clip" or activations not in ({"gelu"}, {"quick_gelu"}):
+        raise ValueError(
+            f"a {content.get('model_type')} with {' and '.join(activations)}; expected a clip"
+        )
+    quick = activations == {"quick_gelu"}
+    common = {"text_cfg": _tower(text), "vision_cfg": _tower(vision)}
+    common["vision_cfg"] |= {
+        "head_width": vision.hidden_size // vision.num_attention_heads,
+        "image_size": vision.image_size,
+        "patch_size": vision.patch_size,
+    }
+    common["text_cfg"] |= {
+        "heads": text.num_attention_heads,
+        "context_length": text.max_position_embeddings,
+        "vocab_size": text.vocab_size,
+        "hf_tokenizer_name": str(folder),
+    }
+    if text.eos_token_id != 2:  # with this wrong number transformers reads the largest id instead
+        common["text_cfg"] |= {"pool_type": "eos", "eos_id": text.eos_token_id}
+    return {"embed_dim": config.projection_dim, "quick_gelu": quick, **common}
+
+
+def _tower(tower: Any) -> dict[str, Any]:
+    """Return the keys of open_clip's configuration that both towers have."""
+    return {
+        "width": tower.hidden_size,
+        "layers": tower.num_hidden_layers,
+        "mlp_ratio": tower.intermediate_size / tower.hidden_size,
+        "norm_kwargs": {"eps": tower.layer_norm_eps},
+    }
+
+
+def converted_preprocessing(folder: Path, key: str) -> dict[str, Any]:
+    """Return the settings in preprocessor_config.json, if there is one, in open_clip's words."""
+    file = folder / _PREPROCESSING
+    content = _read(file, key) if file.is_file() else {}
+    found = {k: content[f"image_{k}"] for k in ("mean", "std") if f"image_{k}" in content}
+    if (resample := content.get("resample")) is not None:  # Pillow's number of a filter
+        found["interpolation"] = {2: "bilinear", 3: "bicubic"}.get(resample, f"filter {resample}")
+    if isinstance(size := content.get("size"), dict) and "shortest_edge" not in size:
+        found["resize_mode"] = "squash"
+    return found
+
+
+def _read(file: Path, key: str) -> dict[str, Any]:
+    content: dict[str, Any] = read_typed(file, dict[str, Any], f"{key}: the file", "see open_clip")
+    return content
