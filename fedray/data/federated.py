@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -25,6 +25,8 @@ from fedray.data.partitions import (
 )
 from fedray.data.public import PublicData, PublicSet
 
+SPLITS = ("train", "test", "validation")
+"""The names of a client's splits in run.json."""
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
 """A function that returns the random stream of a purpose."""
 
@@ -97,12 +99,8 @@ class FederatedData:
     def used(self) -> Indices:
         """Return the positions of all images that clients train, test or validate on, sorted."""
         shared = [eval_set.index for eval_set in self.eval_sets.values()]
-        in_later_phases = [data.used for _, data in self.later]
-        return np.unique(
-            np.concatenate(
-                [part for parts in (*self._parts, shared, in_later_phases) for part in parts]
-            )
-        )
+        later = [data.used for _, data in self.later]
+        return np.unique(np.concatenate([*sum(self._parts, ()), *shared, *later]))
 
     @cached_property
     def validation_sets(self) -> Mapping[str, IndexedSet]:
@@ -179,7 +177,7 @@ class FederatedData:
 
     def manifest(self) -> dict[str, Any]:
         """Return the partition and its later phases as JSON values, for run.json."""
-        return {
+        tree = {
             "sha256": self.sha256,
             "source": self.images.source,
             "images_sha256": self.images.sha256,
@@ -188,25 +186,23 @@ class FederatedData:
             "base": self.base,
             "class_names": list(self.class_names),
             **self._clients(),
-            **({"later": self._later()} if self.later else {}),
-            **({} if self.public is None else {"public": self._public(self.public)}),
         }
-
-    @staticmethod
-    def _public(public: PublicSet) -> dict[str, Any]:
-        source = {"source": public.images.source, "images_sha256": public.images.sha256}
-        return {**source, "labelled": public.is_labelled, "images": public.index.tolist()}
-
-    def _later(self) -> list[dict[str, Any]]:
-        return [{"round": first, **data._clients()} for first, data in self.later]
+        if self.later:
+            tree["later"] = [{"round": first, **data._clients()} for first, data in self.later]
+        if (public := self.public) is not None:
+            tree["public"] = {
+                "source": public.images.source,
+                "images_sha256": public.images.sha256,
+                "labelled": public.is_labelled,
+                "images": public.index.tolist(),
+            }
+        return tree
 
     def _clients(self) -> dict[str, Any]:
         """Return the images of each client, as counts and as positions."""
-        histogram = self.histogram()
-        parts = self._parts
-        splits = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
+        histogram, splits = self.histogram(), dict(zip(SPLITS, self._parts, strict=False))
         clients = [
-            {"client": i, **{name: part[i].tolist() for name, part in splits.items()}}
+            {"client": i, **{name: split[i].tolist() for name, split in splits.items()}}
             for i in range(self.clients)
         ]
         return {
@@ -246,9 +242,9 @@ def local_split(
     test_size = math.ceil(round(n * test_fraction, 6))
     if not 0 < test_size < n:
         raise UserError(
-            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
-            f"{test_fraction:g} takes {test_size} for testing; training and testing need at least "
-            f"one each: {remedy}, or change data.test_fraction"
+            f"{owner} has {n} images, of which data.test_fraction={test_fraction:g} takes "
+            f"{test_size} for testing; training and testing need at least one each: {remedy}, or "
+            "change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[test_size:]), np.sort(order[:test_size])
@@ -286,177 +282,126 @@ def federate(
     Raises:
         UserError: if the images do not suffice for the clients.
     """
-    selection = _Selection(images, keys, rng_for)
+    labels, is_local = np.asarray(images.labels), keys.test == "local"
+    base = base_classes(len(images.class_names)) if keys.novel else None
+    pool = _positions(images, *((TRAIN, TEST) if is_local else (TRAIN,)))
+    if base is not None:
+        pool = pool[labels[pool] < base]
+    pool = _subset(images, pool, keys.samples, rng_for("subset"), "data.samples")
+    choice: PublicData = keys.public.build()
+    public = choice.taken(pool, rng_for("public"))
+    pool = np.setdiff1d(pool, public, assume_unique=True)
+    official = np.empty(0, np.int64) if is_local else _official_test(images, keys, rng_for)
     if isinstance(partition, FewShotProtocol):
-        _refuse_subsampling(partition, keys)
-        pools = selection.pools()
-        if seen:
-            pools = pools._replace(seen=np.unique(np.concatenate(seen)))
-        labels, rng = np.asarray(images.labels), rng_for("partition")
-        train, validation, test = partition.splits(labels, pools, keys.clients, rng)
-        data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
-        tested = pools.test
+        data, tested = _few_shot(images, partition, keys, rng_for, pool, official, seen)
     else:
-        positions = _subsampled(images.labels, selection.training, keys, rng_for)
-        parts = _partitioned(images, positions, partition, keys.clients, rng_for("partition"))
-        if keys.test == "local":
-            remedy = more_per_client(partition)
-            data = _with_local_tests(images, parts, keys.test_fraction, rng_for("split"), remedy)
-        else:
-            data = _with_official_tests(images, parts, selection.official_test(), selection.base)
+        data = _partitioned(images, partition, keys, rng_for, pool)
+        if not is_local:
+            data = _with_official_tests(data, official, base)
         tested = np.sort(np.concatenate(data.test))
     if keys.every_domain:
         data = with_every_domain(data, tested)
-    if not len(selection.public):
-        return data
-    labelled = selection.choice.params.labelled
-    return replace(data, public=PublicSet(images, selection.public, labelled))
+    if len(public):
+        data = replace(data, public=PublicSet(images, public, choice.params.labelled))
+    return data
 
 
-@dataclass(frozen=True, eq=False)
-class _Selection:
-    """Draws the subset of images that a federation uses; attributes as in `federate`."""
-
-    images: ImageSet
-    keys: DataConfig
-    rng_for: StreamFor
-
-    @property
-    def choice(self) -> PublicData:
-        """Return the choice of public images."""
-        choice: PublicData = self.keys.public.build()
-        return choice
-
-    @property
-    def base(self) -> int | None:
-        """Return the number of trained classes; None if all are trained."""
-        return base_classes(len(self.images.class_names)) if self.keys.novel else None
-
-    @cached_property
-    def pool(self) -> Indices:
-        """Return `samples` images to train on, or with `test=local` to train and test on."""
-        pool = _positions(self.images, *((TRAIN, TEST) if self.keys.test == "local" else (TRAIN,)))
-        if self.base is not None:
-            pool = pool[np.asarray(self.images.labels)[pool] < self.base]
-        return self._subset(pool, self.keys.samples, "subset", "data.samples")
-
-    @cached_property
-    def public(self) -> Indices:
-        """Return the images of the pool that are public."""
-        return self.choice.taken(self.pool, self.rng_for("public"))
-
-    @property
-    def training(self) -> Indices:
-        """Return the images of the pool that are not public."""
-        return np.setdiff1d(self.pool, self.public, assume_unique=True)
-
-    def official_test(self) -> Indices:
-        """Return `test_samples` of the official test images.
-
-        Raises:
-            UserError: if there are none, or too few.
-        """
-        official = _positions(self.images, TEST)
-        if not len(official):
-            raise UserError(
-                f"data.test=official, but {self.images.source} has no official test images; "
-                "set data.test=local"
-            )
-        return self._subset(official, self.keys.test_samples, "test_subset", "data.test_samples")
-
-    def pools(self) -> Pools:
-        """Return the images that a few-shot protocol draws from."""
-        validation = _positions(self.images, VALIDATION)
-        if self.keys.test == "official":
-            return Pools(self.training, self.official_test(), validation)
-        train, test = local_split(
-            self.training,
-            self.rng_for("split"),
-            test_fraction=self.keys.test_fraction,
-            owner=self.images.source,
-            remedy="use more images",
+def _official_test(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> Indices:
+    """Return `test_samples` of the official test images."""
+    official = _positions(images, TEST)
+    if not len(official):
+        raise UserError(
+            f"data.test=official, but {images.source} has no official test images; "
+            "set data.test=local"
         )
-        return Pools(train, test, validation)
-
-    def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
-        """Return `count` images of the pool, drawn at random and sorted; all of them if None."""
-        if count is None:
-            return pool
-        if count > len(pool):
-            raise UserError(
-                f"{key}={count}, but {self.images.source} has {len(pool)} images; "
-                f"lower or remove {key}"
-            )
-        return np.sort(self.rng_for(purpose).permutation(pool)[:count])
+    rng = rng_for("test_subset")
+    return _subset(images, official, keys.test_samples, rng, "data.test_samples")
 
 
-def _refuse_subsampling(protocol: FewShotProtocol, keys: DataConfig) -> None:
+def _subset(
+    images: ImageSet, pool: Indices, count: int | None, rng: np.random.Generator, key: str
+) -> Indices:
+    """Return `count` images of the pool, drawn at random and sorted; all of them if None."""
+    if count is None:
+        return pool
+    if count > len(pool):
+        raise UserError(f"{key}={count}, but {images.source} has {len(pool)} images; lower {key}")
+    return np.sort(rng.permutation(pool)[:count])
+
+
+def _few_shot(
+    images: ImageSet,
+    protocol: FewShotProtocol,
+    keys: DataConfig,
+    rng_for: StreamFor,
+    training: Indices,
+    official: Indices,
+    seen: Sequence[Indices],
+) -> tuple[FederatedData, Indices]:
+    """Return what a few-shot protocol draws, and the test images that it draws from."""
     subsampling = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
     for key in (key for key, is_set in subsampling.items() if is_set):
         raise UserError(
-            f"data.{key} reduces the images before the partition, but "
-            f"data.partition={protocol.name} itself draws few images for each client; remove "
-            f"data.{key}"
+            f"data.{key} reduces the images before the partition, but data.partition="
+            f"{protocol.name} itself draws few images for each client; remove data.{key}"
         )
-
-
-def _subsampled(
-    labels: Indices, positions: Indices, keys: DataConfig, rng_for: StreamFor
-) -> Indices:
-    """Apply the long tail, then the number of shots, to the positions."""
-    labels = np.asarray(labels)
-    if keys.imbalance > 1:
-        positions = positions[long_tailed(labels[positions], keys.imbalance, rng_for("imbalance"))]
-    if keys.shots is not None:
-        positions = positions[few_shots(labels[positions], keys.shots, rng_for("shots"))]
-    return positions
+    test, split = official, rng_for("split")
+    if keys.test == "local":
+        fraction, owner = keys.test_fraction, images.source
+        training, test = local_split(
+            training, split, test_fraction=fraction, owner=owner, remedy="use more images"
+        )
+    pools = Pools(training, test, _positions(images, VALIDATION))
+    if seen:
+        pools = pools._replace(seen=np.unique(np.concatenate(seen)))
+    labels, rng = np.asarray(images.labels), rng_for("partition")
+    drawn = map(tuple, protocol.splits(labels, pools, keys.clients, rng))
+    train, validation, tests = drawn
+    return FederatedData(images, train, tests, validation=validation), test
 
 
 def _partitioned(
     images: ImageSet,
-    positions: Indices,
     partition: Partition,
-    clients: int,
-    rng: np.random.Generator,
-) -> tuple[Indices, ...]:
-    """Return each client's part of the positions."""
-    domains = images.domains
+    keys: DataConfig,
+    rng_for: StreamFor,
+    positions: Indices,
+) -> FederatedData:
+    """Partition a part of the images; with `test=local`, clients keep some of theirs to test on."""
+    labels, domains = np.asarray(images.labels), images.domains
+    if keys.imbalance > 1:
+        positions = positions[long_tailed(labels[positions], keys.imbalance, rng_for("imbalance"))]
+    if keys.shots is not None:
+        positions = positions[few_shots(labels[positions], keys.shots, rng_for("shots"))]
     if domains is not None:
         domains = Domains(domains.names, domains.ids[positions])
-    annotations = Annotations(np.asarray(images.labels)[positions], domains)
-    return tuple(positions[part] for part in partition.split(annotations, clients, rng))
-
-
-def _with_local_tests(
-    images: ImageSet,
-    parts: Sequence[Indices],
-    test_fraction: float,
-    rng: np.random.Generator,
-    remedy: str,
-) -> FederatedData:
-    """Let every client keep a random share of its images for testing."""
-    splits = [
-        local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}", remedy=remedy)
-        for client, part in enumerate(parts)
-    ]
-    train, test = zip(*splits, strict=True)
+    annotations = Annotations(labels[positions], domains)
+    split = partition.split(annotations, keys.clients, rng_for("partition"))
+    parts = tuple(positions[part] for part in split)
+    if keys.test != "local":
+        return FederatedData(images, parts, parts)  # the tests follow
+    rng, fraction, remedy = rng_for("split"), keys.test_fraction, more_per_client(partition)
+    train, test = zip(
+        *(
+            local_split(part, rng, test_fraction=fraction, owner=f"client {i}", remedy=remedy)
+            for i, part in enumerate(parts)
+        ),
+        strict=True,
+    )
     return FederatedData(images, train, test)
 
 
-def _with_official_tests(
-    images: ImageSet, train: tuple[Indices, ...], official: Indices, base: int | None
-) -> FederatedData:
+def _with_official_tests(data: FederatedData, official: Indices, base: int | None) -> FederatedData:
     """Divide the official test images among clients; with `base`, only those of base classes."""
-    if base is None:
-        return FederatedData(images, train, _partition_test(images, train, official))
-    labels = np.asarray(images.labels)[official]
-    subsets = {"base": range(base), "novel": range(base, len(images.class_names))}
-    eval_sets = {
-        name: IndexedSet(official[np.isin(labels, classes)], classes)
-        for name, classes in subsets.items()
-    }
-    test = _partition_test(images, train, eval_sets["base"].index)
-    return FederatedData(images, train, test, eval_sets, base)
+    images, shared = data.images, dict[str, IndexedSet]()
+    if base is not None:
+        labels = np.asarray(images.labels)[official]
+        ranges = {"base": range(base), "novel": range(base, len(images.class_names))}
+        for name, classes in ranges.items():
+            shared[name] = IndexedSet(official[np.isin(labels, classes)], classes)
+        official = shared["base"].index
+    test = _partition_test(images, data.train, official)
+    return replace(data, test=test, eval_sets=shared, base=base)
 
 
 DOMAIN = "domain:"
@@ -475,18 +420,12 @@ def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
     """
     domains = data.images.domains
     if domains is None:
-        raise UserError(
-            f"data.every_domain tests all clients on every domain, but {data.images.source} has no "
-            "domains; use data with a folder per domain or a column `domain`, or remove "
-            "data.every_domain"
-        )
-    classes = range(len(data.class_names))
-    sets = {
-        f"{DOMAIN}{name}": IndexedSet(tested[domains.ids[tested] == i], classes)
-        for i, name in enumerate(domains.names)
-        if (domains.ids[tested] == i).any()
-    }
-    return replace(data, eval_sets={**data.eval_sets, **sets})
+        raise UserError(f"data.every_domain: {data.images.source} has no domains; remove the key")
+    classes, sets = range(len(data.class_names)), dict(data.eval_sets)
+    for i, name in enumerate(domains.names):
+        if len(index := tested[domains.ids[tested] == i]):
+            sets[f"{DOMAIN}{name}"] = IndexedSet(index, classes)
+    return replace(data, eval_sets=sets)
 
 
 GLOBAL_TEST = "everybody"
@@ -514,18 +453,17 @@ def base_classes(classes: int) -> int:
 
 
 def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
-    """Draw at most `shots` images of each class, without replacement.
+    """Draw at most `shots` images of each class without replacement; return sorted positions."""
+    return _drawn(labels, [shots] * len(np.unique(labels)), rng)
 
-    Args:
-        labels: int64 [n].
-        shots: images per class.
-        rng: random stream that selects the images.
 
-    Returns:
-        Sorted positions of the selected images, int64.
-    """
-    selected = [rng.permutation(np.flatnonzero(labels == c))[:shots] for c in np.unique(labels)]
-    return np.sort(np.concatenate(selected)).astype(np.int64, copy=False)
+def _drawn(labels: Indices, counts: Iterable[int], rng: np.random.Generator) -> Indices:
+    """Draw this many images of each class that is present; return their sorted positions."""
+    drawn = [
+        rng.permutation(np.flatnonzero(labels == c))[:count]
+        for c, count in zip(np.unique(labels), counts, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)).astype(np.int64, copy=False)
 
 
 def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indices:
@@ -555,11 +493,7 @@ def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indice
             f"data.imbalance={rho:g} leaves no image of the last of {len(classes)} classes, whose "
             f"first would keep {most:.0f}; lower data.imbalance or use more images"
         )
-    selected = [
-        rng.permutation(np.flatnonzero(labels == c))[:count]
-        for c, count in zip(classes, counts, strict=True)
-    ]
-    return np.sort(np.concatenate(selected)).astype(np.int64, copy=False)
+    return _drawn(labels, counts, rng)
 
 
 def _partition_test(

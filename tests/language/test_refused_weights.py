@@ -279,7 +279,7 @@ CLIPS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "SigLIP of transformers": (of_transformers(model_type="siglip"), "siglip"),
     "another activation": (of_transformers(text_config={"hidden_act": "relu"}), "relu"),
     "no tokenizer": (of_transformers(), "no tokenizer"),
-    "a file of transformers": (file_of_transformers, "model.safetensors"),
+    "a file of transformers": (file_of_transformers, "transformers"),
     "without tokenizer.json": (small_tokenizer(None), "tokenizer"),
     "an empty tokenizer.json": (small_tokenizer(b"{}"), "tokenizer"),
     "a pointer as tokenizer.json": (small_tokenizer(POINTER), "tokenizer"),

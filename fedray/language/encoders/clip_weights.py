@@ -314,6 +314,8 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
         state = _converted(load_pretrained(CLIPModel, file.parent, source.key).state_dict())
     else:
         state = read_weights(file, source.key)
+        if "text_model.embeddings.token_embedding.weight" in state:  # its activation is unknown
+            raise UserError(f"{source.key}: {file} is a CLIPModel of transformers; give its folder")
         if _OPENAI_MARK in state:
             quick = {"quick_gelu": True}
             _check_activation(source.config(), quick, f"{source.key}: {source.model}", file.name)
