@@ -124,7 +124,7 @@ def idx(root: Path, *, gz: bool = False) -> Expected:
                 (folder / name).write_bytes(content)
     source = "torchvision_fashion_mnist"
     if gz:
-        return Expected(source, "FashionMNIST/raw are incomplete")
+        return Expected(source, "FashionMNIST/raw")
     return Expected(source, "", words("fashion_mnist"), (10, 0, 10), (28, 28))
 
 

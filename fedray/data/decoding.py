@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -104,16 +103,12 @@ _EXIF = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
 _MOST_THREADS = 8
 _CHUNK = 64
 _WORTH_THREADS = 64 * 64
-"""Number of pixels from which decoding in several threads is faster.
-
-Decoding releases the interpreter lock, reading the header does not. On two cores, 12,000 images of
-32x32 took 1.1 s with one thread and 1.5 s with two; images of 128x128 took two thirds of the time
-with two.
-"""
+"""Number of pixels from which decoding in several threads is faster: decoding releases the
+interpreter lock, reading the header does not."""
 
 
 def decode(
-    encoded: Collection[Encoded],
+    encoded: Sequence[Encoded],
     where: Callable[[int], str],
     options: ReadOptions,
     *,
@@ -123,7 +118,7 @@ def decode(
     """Decode images into one array; images of different sizes are scaled and cropped.
 
     Args:
-        encoded: n images; iterated over up to three times, and never held in memory as a whole.
+        encoded: n images.
         where: returns the name of the i-th image for messages ("train.parquet, row 7").
         options: size, channels and filter.
         resampling: the filter, unless the options name one.
@@ -137,31 +132,28 @@ def decode(
             differ and `options.image_size` is None.
     """
     fit = _Fit.of(options.resize, resampling)
-    first = _opened(next(iter(encoded)), where(0))
-    grey, stored = first.mode in _GREY, first.size
-    size = stored if options.image_size is None else (options.image_size,) * 2
-    workers = min(_MOST_THREADS, allowed_cpus()) if stored[0] * stored[1] >= _WORTH_THREADS else 1
+    first = _opened(encoded[0], where(0))
+    size = first.size if options.image_size is None else (options.image_size,) * 2
+    is_large = first.width * first.height >= _WORTH_THREADS
+    workers = min(_MOST_THREADS, allowed_cpus()) if is_large else 1
 
     def decode_all(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
         images = allocate((len(encoded), channels, size[1], size[0]))
 
-        def fill(chunk: Sequence[tuple[int, Encoded]]) -> None:
-            for i, item in chunk:
-                image = _opened(item, where(i))
+        def fill(start: int) -> None:
+            for i in range(start, min(start + _CHUNK, len(encoded))):
+                image = _opened(encoded[i], where(i))
                 if grey_only and image.mode not in _GREY:
                     raise _Colour
                 images[i] = _pixels(image, where(i), channels, size, options.image_size, fit)
 
         with ThreadPoolExecutor(workers) as pool:
-            numbered = enumerate(encoded)
-            while some := list(islice(numbered, _CHUNK * workers)):
-                parts = [some[k : k + _CHUNK] for k in range(0, len(some), _CHUNK)]
-                list(pool.map(fill, parts))
+            list(pool.map(fill, range(0, len(encoded), _CHUNK)))
         return images
 
     if options.channels is not None:
         return decode_all(options.channels)
-    if grey:
+    if first.mode in _GREY:
         with suppress(_Colour):
             return decode_all(1, grey_only=True)
     return decode_all(3)
@@ -264,12 +256,8 @@ def _opened(item: Encoded, where: str) -> Image.Image:
 
 
 def _undecodable(where: str, error: Exception) -> UserError:
-    return UserError(f"{where} cannot be decoded: {decoding_reason(error)}; replace or remove it")
-
-
-def decoding_reason(error: Exception) -> str:
-    """Return an error's message on one line, or its class name if it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UserError(f"{where} cannot be decoded: {reason}; replace or remove it")
 
 
 def _pixels(
@@ -316,7 +304,7 @@ def _fitted(image: Image.Image, size: int | None, fit: _Fit) -> Image.Image:
     if fit.squash:
         return image.resize((size, size), Image.Resampling[fit.resampling.upper()])
     width, height = image.size
-    shorter = min(width, height)
+    shorter, whole = min(width, height), round if fit.as_torchvision else int
     if shorter != size:
         if fit.as_torchvision:
             width, height = (int(size * side / shorter) for side in (width, height))
@@ -324,10 +312,5 @@ def _fitted(image: Image.Image, size: int | None, fit: _Fit) -> Image.Image:
             scale = size / shorter
             width, height = max(size, int(width * scale)), max(size, int(height * scale))
         image = image.resize((width, height), Image.Resampling[fit.resampling.upper()])
-    left_edge, top_edge = (width - size) / 2, (height - size) / 2
-    left_edge, top_edge = (
-        (round(left_edge), round(top_edge))
-        if fit.as_torchvision
-        else (int(left_edge), int(top_edge))
-    )
+    left_edge, top_edge = whole((width - size) / 2), whole((height - size) / 2)
     return image.crop((left_edge, top_edge, left_edge + size, top_edge + size))

@@ -242,9 +242,9 @@ def local_split(
     test_size = math.ceil(round(n * test_fraction, 6))
     if not 0 < test_size < n:
         raise UserError(
-            f"{owner} has {n} images, of which data.test_fraction={test_fraction:g} takes "
-            f"{test_size} for testing; training and testing need at least one each: {remedy}, or "
-            "change data.test_fraction"
+            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
+            f"{test_fraction:g} takes {test_size} for testing; training and testing need at least "
+            f"one each: {remedy}, or change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[test_size:]), np.sort(order[:test_size])

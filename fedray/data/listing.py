@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from fedray.base.errors import UserError, nearest, shown
 from fedray.data.decoding import Encoded
 from fedray.data.folders import composed
 from fedray.data.imageset import TRAIN, Domains, ImageSet
-from fedray.data.known import Recognised, recognise, spelling
+from fedray.data.known import recognise
 
 _NAMED = 3
 """Number of names that a sentence gives as examples."""
@@ -55,13 +54,13 @@ class Listing(NamedTuple):
 
     Attributes:
         class_names: C names.
-        rows: the images in the order of a run; a source may read them lazily, at each iteration.
+        rows: the images in the order of a run.
         domains: the domain names in their order; empty means the names in the rows, sorted.
         lists: files that say what the images are.
     """
 
     class_names: tuple[str, ...]
-    rows: Iterable[Row]
+    rows: Sequence[Row]
     domains: tuple[str, ...] = ()
     lists: tuple[Path, ...] = ()
 
@@ -70,16 +69,6 @@ class Listing(NamedTuple):
         """Return the lists, and the files of the rows' images and masks."""
         encoded = (item for row in self.rows for item in (row.image, row.mask))
         return [*self.lists, *(item for item in encoded if isinstance(item, Path))]
-
-
-class Lazily(Iterable[Row]):
-    """The rows that a function yields, which is called at each iteration."""
-
-    def __init__(self, rows: Callable[[], Iterator[Row]]) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[Row]:
-        return self._rows()
 
 
 def understood(listing: Listing, classes: Sequence[str] | None, where: str) -> Listing:
@@ -91,8 +80,8 @@ def understood(listing: Listing, classes: Sequence[str] | None, where: str) -> L
         where: the source and its folder, for messages.
 
     Raises:
-        UserError: if a class name is not allowed or a requested class does not exist; while the
-            rows are iterated: if a label or a domain is wrong.
+        UserError: if a class name is not allowed, a requested class does not exist, a label is no
+            class, or a domain of a known set has none of the set's classes.
     """
     names = tuple(map(composed, listing.class_names))
     domains = tuple(dict.fromkeys(map(composed, listing.domains)))
@@ -109,48 +98,21 @@ def understood(listing: Listing, classes: Sequence[str] | None, where: str) -> L
             )
         chosen = wanted
     labels = {i: chosen.index(words[n]) for i, n in enumerate(names) if words[n] in chosen}
-    every = listing.rows if classes is None else Lazily(partial(_without_masks, listing, where))
-    rows = Lazily(partial(_checked, every, names, labels, known, where))
-    return Listing(chosen, rows, domains, listing.lists)
-
-
-def _without_masks(listing: Listing, where: str) -> Iterator[Row]:
-    """Yield the rows, of which classes can be chosen, because none has a mask of several."""
+    rows, held = list[Row](), defaultdict[str, set[str]](set)
     for row in listing.rows:
-        if row.mask is not None:
-            raise UserError(
-                f"data.classes selects images by their class, but the masks of {where} have "
-                "several classes each; remove data.classes"
-            )
-        yield row
-
-
-def _checked(
-    rows: Iterable[Row],
-    names: Sequence[str],
-    labels: Mapping[int, int],
-    known: Recognised | None,
-    where: str,
-) -> Iterator[Row]:
-    """Yield the rows that have one of the new labels, with it; then check all domains."""
-    spelled = defaultdict[str, set[int]](set)
-    for row in rows:
-        label, domain = _label(row, len(names)), row.domain
-        if domain is not None:
-            domain = composed(domain)
-            spelled[domain].add(label)
+        if classes is not None and row.mask is not None:
+            raise UserError(f"{where}: masks have several classes each; remove data.classes")
+        label, domain = _label(row, len(names)), row.domain and composed(row.domain)
+        held[domain or ""].add(names[label])
         if label in labels:
-            yield row._replace(label=labels[label], domain=domain)
-    if known is None:
-        _check_spellings(names, spelled, where)
-        return
-    for domain, held in sorted(spelled.items()):
-        here = sorted(names[label] for label in held)
-        if not any(known.words[name] in known.data_set.classes for name in here):
+            rows.append(row._replace(label=labels[label], domain=domain))
+    for domain, here in sorted(held.items()) if known is not None and domains else ():
+        if known and not {known.words[name] for name in here} & {*known.data_set.classes}:
             raise UserError(
                 f"{where}: the domain {domain} of {known.data_set.title} has none of the classes "
-                f"{some(known.data_set.classes)}; it has {some(here)}: replace or remove it"
+                f"{some(known.data_set.classes)}; it has {some(sorted(here))}: replace or remove it"
             )
+    return Listing(chosen, rows, domains, listing.lists)
 
 
 def _label(row: Row, classes: int) -> int:
@@ -165,20 +127,6 @@ def _label(row: Row, classes: int) -> int:
             f"{classes - 1}, the position of its class among the class names"
         )
     return label
-
-
-def _check_spellings(names: Sequence[str], by_domain: Mapping[str, set[int]], where: str) -> None:
-    """Refuse domains that spell a class differently (Mug, mug), which would be two classes."""
-    spelled = defaultdict[str, list[int]](list)
-    for label, name in enumerate(names):
-        spelled[spelling(name)].append(label)
-    for one, other, *_ in (labels for labels in spelled.values() if len(labels) > 1):
-        domain = {label: [d for d in by_domain if label in by_domain[d]] for label in (one, other)}
-        if domain[one] and domain[other] and not set(domain[one]) & set(domain[other]):
-            raise UserError(
-                f"{where}: the classes '{names[one]}' (in {domain[one][0]}) and '{names[other]}' "
-                f"(in {domain[other][0]}) seem to be one class; give them one name in all domains"
-            )
 
 
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
@@ -196,10 +144,6 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
     ordered = [name for name in names if name in present] or sorted(present)
     if not ordered:
         return None
-    if len(ordered) > np.iinfo(np.int16).max:
-        raise UserError(
-            f"the images have {len(ordered):,} different domains, too many; remove the domains"
-        )
     for row in (row for row in rows if not row.domain):
         raise UserError(
             f"{row.name()} has no domain, but others have one ({ordered[0]}, ...); give every "
@@ -215,8 +159,7 @@ def check_trained(images: ImageSet, where: str) -> None:
     left = [images.class_names[c] for c in np.unique(images.labels).tolist() if c not in trained]
     if left:
         raise UserError(
-            f"{where}: {some(left)}: only test images, no image to train on; sort these images "
-            "into the classes of the training images, or remove them"
+            f"{where}: {some(left)}: only test images, no image to train on; are these classes?"
         )
 
 
@@ -226,19 +169,16 @@ def check_names(names: Sequence[str], where: str) -> None:
     Raises:
         UserError: for the first name that is empty, duplicate, or not valid Unicode.
     """
-    first: dict[str, int] = {}
     for label, name in enumerate(names):
+        problem = ""
         if not name.strip():
-            raise UserError(f"{where}: class {label} has an empty name; give it one")
-        if first.setdefault(name, label) != label:
-            raise UserError(
-                f"{where}: the classes {first[name]} and {label} are both called '{name}'; "
-                "give every class a different name"
-            )
-        if any("\ud800" <= character <= "\udfff" for character in name):
-            raise UserError(
-                f"{where}: the name of class {label}, {name!r}, is not UTF-8; rename it"
-            )
+            problem = "is empty"
+        elif names.index(name) != label:
+            problem = f"('{name}') is that of class {names.index(name)}, too"
+        elif any("\ud800" <= character <= "\udfff" for character in name):
+            problem = f"({name!r}) is not UTF-8"
+        if problem:
+            raise UserError(f"{where}: the name of class {label} {problem}; rename it")
 
 
 def some(names: Sequence[str]) -> str:

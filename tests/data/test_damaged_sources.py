@@ -40,6 +40,7 @@ def encoded(kind="PNG", mode="RGB", size=(8, 8), **options) -> bytes:
 
 PNG = encoded()
 NOT_UTF8 = b'{"class_names": ["caf\xe9", "dog"]}'
+BAD_JSON = r'{"class_names": ["a", "\ud800"]}'
 
 # --- one small data set of each source -----------------------------------------------------------
 
@@ -128,21 +129,6 @@ loop = without(lambda path: path.symlink_to(path.name))
 folder = without(Path.mkdir)
 missing = Path.unlink
 
-PLACES = [
-    (pipe, "is not a regular file"),
-    (dangling, "cannot be read: No such file"),
-    (loop, "cannot be read: Too many levels of symbolic links"),
-    (folder, "is not a regular file"),
-]
-"""What may stand in the place of a file that is found by listing a folder."""
-
-JSONS = [
-    ("", "is not valid JSON"),
-    ("{", "is not valid JSON"),
-    (NOT_UTF8, "cannot be read: 'utf-8' codec"),
-]
-"""What is wrong with any JSON file."""
-
 
 def meta(text: str) -> Damage:
     def damage(root: Path) -> None:
@@ -220,188 +206,155 @@ def deep_png() -> bytes:
     return encode(Image.fromarray(np.zeros((8, 8), np.uint16)))
 
 
-PARQUET = [
-    *[(at("train-0.parquet", damage), "train-0.parquet " + match) for damage, match in PLACES[:2]],
-    (at("train-0.parquet", content(b"")), "train-0.parquet cannot be read as parquet"),
-    (at("train-0.parquet", flip(0.1)), "train-0.parquet cannot be read as parquet"),
-    (lambda root: [path.unlink() for path in root.iterdir()], "no .*.parquet file below data.root"),
-    (rows(images=[], labels=pa.array([], pa.int64())), "cat, dog: only test images, no image to"),
-    (nothing_but_a_table_without_rows, "data.source=parquet: .* holds no images"),
-    (rows(labels=[0, None, 1]), "train-0.parquet, row 1 has the label None"),
-    (rows(labels=[0, 2]), "row 1 has the label 2, expected .* from 0 to 1"),
-    (rows(labels=[0, -1]), "row 1 has the label -1"),
-    (rows(labels=[True, False]), "row 0 has the label True"),
-    (rows(images=[PNG, None, PNG]), "row 1: column 'image' contains no image bytes"),
-    (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' contains no image bytes"),
-    (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' contains no image bytes"),
-    (
-        rows(images=[{"bytes": None, "path": "a"}] * 3),
-        "row 0: column 'image' contains no image bytes",
-    ),
-    (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 cannot be decoded"),
-    (rows(domain=[1, 2, 3]), "row 0: the domain 1 is not a string"),
-    (rows(domain=["a", None, "b"]), "row 1 has no domain, but others have one"),
-    (repeated_column, "train-a.parquet has the columns image, label, label"),
-    (
-        lambda root: pq.write_table(pa.table({"x": [1]}), root / "train-a.parquet"),
-        "has the columns x;",
-    ),
-    (meta("{"), "the metadata `huggingface` of train-0.parquet is not valid JSON"),
-    (meta('{"info": [1]}'), "the class names of data.root=.* are unknown"),
-    (meta('{"info": {"features": {"label": {"names": "ab"}}}}'), "names must be a list of strings"),
-    (
-        meta('{"info": {"features": {"label": {"names": ["a", "a"]}}}}'),
-        "the classes 0 and 1 are both called 'a'",
-    ),
-    (
-        lambda root: table(root / "train-b.parquet", metadata=described(["dog", "cat"])),
-        "disagree on the class names",
-    ),
-    (at("dataset_info.json", content("{")), "dataset_info.json is not valid JSON"),
-    (at("dataset_info.json", os.mkfifo), "dataset_info.json is not a regular file"),
-    (at("dataset_info.json", content('{"class_names": [1, 2]}')), "must be a list of strings"),
-    (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
-    (
-        at("dataset_info.json", content(r'{"class_names": ["a", "\ud800"]}')),
-        "dataset_info.json: .*hex esc",
-    ),
-    (link_to("nowhere", "train-b.parquet"), "train-b.parquet cannot be read: No such file"),
-    (link_to("train-0.parquet", "more.parquet"), "more.parquet has no word for a split, unlike"),
-]
+NAMES = '{"info": {"features": {"label": {"names": %s}}}}'
+INFO, TABLE, PICTURE = "dataset_info.json", "train-0.parquet", "cat/0.png"
+SPLIT, RAW = "split_zhou_OxfordPets.json", "FashionMNIST/raw"
+Row = tuple[Damage, str]
 
-IMAGES = [
-    *[(at("cat/0.png", damage), "cat/0.png " + match) for damage, match in PLACES],
-    (at("cat/0.png", content(b"")), "cat/0.png cannot be decoded"),
-    (at("cat/0.png", torn), "cat/0.png cannot be"),
-    (at("cat/0.png", flip(0.5)), "cat/0.png cannot be"),
-    (at("cat/0.png", content(bomb(30_000))), "cat/0.png cannot be decoded: Image size"),
-    (
-        at("cat/0.png", content(encoded(size=(8, 6)))),
-        "images differ in size: .* set data.image_siz",
-    ),
-    (at("cat/0.png", content(animated("GIF"))), "cat/0.png contains 2 images, expected one"),
-    (at("cat/0.png", content(animated("PNG"))), "cat/0.png contains 2 images, expected one"),
-    (at("cat/0.png", content(deep_png())), "cat/0.png has pixels of mode I;16, more than 8 bits"),
-    (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
-    (
-        lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)],
-        "cat contains no image",
-    ),
-    (lambda root: (root / "eel").mkdir(), "eel contains no image"),
-    (link_to("nowhere", "eel"), "eel cannot be read: No such file"),
-    (link_to(".", "eel"), "eel contains no image"),
-    (
-        lambda root: (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/caf\xe9")),
-        r"the name of class 0, 'caf\\udce9', is not UTF-8; rename it",
-    ),
+PARQUET: list[Row] = [
+    *[(at(TABLE, damage), TABLE) for damage in (pipe, dangling, content(b""), flip(0.1))],
+    (lambda root: [path.unlink() for path in root.iterdir()], "parquet"),
+    (rows(images=[], labels=pa.array([], pa.int64())), "cat, dog"),
+    (nothing_but_a_table_without_rows, "no images"),
+    *[(rows(labels=[0, label, 1]), f"{TABLE}, row 1") for label in (None, 2, -1)],
+    (rows(labels=[True, False]), "row 0"),
+    *[
+        (rows(images=images), f"{TABLE}, row {row}")
+        for row, images in (
+            (1, [PNG, None, PNG]),
+            (0, ["a.png", "b.png", "c.png"]),
+            (0, [{"path": "a.png"}] * 3),
+            (0, [{"bytes": None, "path": "a"}] * 3),
+            (1, [PNG, b"", PNG]),
+        )
+    ],
+    (rows(domain=[1, 2, 3]), "row 0"),
+    (rows(domain=["a", None, "b"]), "row 1"),
+    (repeated_column, "train-a.parquet"),
+    (lambda root: pq.write_table(pa.table({"x": [1]}), root / "train-a.parquet"), "columns x"),
+    (meta("{"), TABLE),
+    (meta('{"info": [1]}'), INFO),
+    (meta(NAMES % '"ab"'), TABLE),
+    (meta(NAMES % '["a", "a"]'), "'a'"),
+    (lambda root: table(root / "train-b.parquet", metadata=described(["dog", "cat"])), "names"),
+    *[(at(INFO, content(text)), INFO) for text in ("{", '{"class_names": [1, 2]}', BAD_JSON)],
+    (at(INFO, os.mkfifo), INFO),
+    (at(INFO, content('{"class_names": ["a", " "]}')), "class 1"),
+    (link_to("nowhere", "train-b.parquet"), "train-b.parquet"),
+    (link_to(TABLE, "more.parquet"), "more.parquet"),
 ]
-
-MASKS = [
-    (at("classes.json", pipe), "classes.json cannot be read: it is not a regular file"),
-    (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
-    (at("classes.json", content(NOT_UTF8)), "classes.json cannot be read: 'utf-8' codec"),
-    (at("classes.json", content('["one"]')), "at least 2 items .*expected a list of two to 256"),
-    (at("classes.json", content('{"a": 1}')), r"should be a valid array, found {'a': 1}; expected"),
-    (at("classes.json", content('["a", 1]')), "classes.json: 1: input should be a valid string"),
-    (at("x/train/images/0.png", pipe), "0.png is not a regular file"),
-    (at("x/train/masks/0.png", pipe), "0.png has no mask"),
-    (at("x/train/masks/0.png", content(PNG)), "has pixels of mode RGB, expected one class id"),
-    (
-        at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))),
-        "has 9x8 pixels, but its im",
-    ),
-    (at("x/train/masks/0.png", content(encoded(mode="L"))), "contains class .*, but there are 2"),
-    (at("x/train/masks/0.png", torn), "masks/0.png cannot be"),
-    (lambda root: (root / "y").symlink_to("gone"), "y cannot be read: No such file"),
-    (at("x/train/masks", shutil.rmtree), "train/masks is missing; a split has the folders images"),
-    (at("x/train/images/0.png", missing), "train/images contains no image .*fill or remove"),
-    (lambda root: (root / "x/train").rename(root / "x/learn"), "x/learn is not a split; expected "),
-    (
-        lambda root: (root / "x").rename(root / ".x"),
-        "contains no images with masks; expected classes",
-    ),
+IMAGES: list[Row] = [
+    *[
+        (at(PICTURE, damage), PICTURE)
+        for damage in (
+            pipe,
+            dangling,
+            loop,
+            folder,
+            torn,
+            flip(0.5),
+            *map(content, (b"", bomb(30_000), animated("GIF"), animated("PNG"), deep_png())),
+            content(encoded("TIFF", "F")),
+        )
+    ],
+    (at(PICTURE, content(encoded(size=(8, 6)))), "data.image_size"),
+    (lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)], "cat"),
+    (lambda root: (root / "eel").mkdir(), "eel"),
+    (link_to("nowhere", "eel"), "eel"),
+    (link_to(".", "eel"), "eel"),
+    (lambda root: (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/caf\xe9")), "class 0"),
 ]
-
-SPLIT = "split_zhou_OxfordPets.json"
-COOP = [
-    (at(SPLIT, content("<html>")), f"{SPLIT} is not valid JSON"),
-    (at(SPLIT, content('{"train": {}, "val": [], "test": []}')), "train: input should be a valid"),
-    (rewritten(lambda split: split.pop("val")), "val: field required"),
-    (added("train", [[[[[]]]]]), r"train.2.0: .* found \[\[\[\["),
-    (added("test", ["a", None, "cat"]), "test.2.1: input should be a valid integer, found None"),
-    (added("train", ["a.png", "0", "cat"]), "train.2.1: input should be a valid int.*, found '0'"),
-    (added("test", ["../a.png", 0, "cat"]), "test.2.0: the path leads out of the images' folder"),
-    (added("test", ["a.png", -1, "cat"]), "test.2.1: input should be greater than or equal to 0"),
-    (added("test", "a.png"), "test.2: input should be a valid array, found 'a.png'; expected the"),
-    (added("test", ["cat0.png", 0, "cat"]), "json names an image twice"),
-    (
-        rewritten(lambda split: split["test"][0].__setitem__(2, "golf")),
-        "names class 0 both 'cat' and 'golf'",
-    ),
+MASKS: list[Row] = [
+    *[
+        (at("classes.json", damage), "classes.json")
+        for damage in (pipe, missing, *map(content, (NOT_UTF8, '["one"]', '{"a": 1}', '["a", 1]')))
+    ],
+    *[
+        (at("x/train/masks/0.png", damage), "0.png")
+        for damage in (
+            pipe,
+            torn,
+            *map(content, (PNG, encoded(mode="L", size=(9, 8)), encoded(mode="L"))),
+        )
+    ],
+    *[(at("x/train/images/0.png", damage), "images") for damage in (pipe, missing)],
+    (lambda root: (root / "y").symlink_to("gone"), "y"),
+    (at("x/train/masks", shutil.rmtree), "masks"),
+    (lambda root: (root / "x/train").rename(root / "x/learn"), "x/learn"),
+    (lambda root: (root / "x").rename(root / ".x"), "data.root"),
+]
+COOP: list[Row] = [
+    (at(SPLIT, content("<html>")), SPLIT),
+    (at(SPLIT, content('{"train": {}, "val": [], "test": []}')), "train"),
+    (rewritten(lambda split: split.pop("val")), "val"),
+    (added("train", [[[[[]]]]]), "train.2.0"),
+    (added("test", ["a", None, "cat"]), "test.2.1"),
+    (added("train", ["a.png", "0", "cat"]), "train.2.1"),
+    (added("test", ["../a.png", 0, "cat"]), "test.2.0"),
+    (added("test", ["a.png", -1, "cat"]), "test.2.1"),
+    (added("test", "a.png"), "test.2"),
+    (added("test", ["cat0.png", 0, "cat"]), SPLIT),
+    (rewritten(lambda split: split["test"][0].__setitem__(2, "golf")), "golf"),
     *[
         (
             rewritten(lambda split, n=n: [part[1].__setitem__(1, n) for part in split.values()]),
-            f"has 2 labels up to {n}; expected 0, 1, 2, ... without a gap",
+            SPLIT,
         )
         for n in (2, 10**30)
     ],
-    (rewritten(lambda split: [part.clear() for part in split.values()]), "has 0 labels up to -1"),
-    (added("test", ["gone.png", 1, "dog"]), "gone.png and 0 more of the "),
-    (rewritten(one_name_twice), "the classes 0 and 1 are both called 'guinea pig'"),
-    (at("images/cat0.png", pipe), "cat0.png and 0 more of the "),
+    (rewritten(lambda split: [part.clear() for part in split.values()]), SPLIT),
+    (added("test", ["gone.png", 1, "dog"]), "gone.png"),
+    (rewritten(one_name_twice), "'guinea pig'"),
+    (at("images/cat0.png", pipe), "cat0.png"),
 ]
-
-AIRCRAFT = [
-    (at("variants.txt", content(b"caf\xe9\n")), "variants.txt cannot be read: 'utf-8' codec"),
-    (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "without a gap"),
-    (at("variants.txt", pipe), "variants.txt is missing"),
-    (at("images_variant_val.txt", content("10 Concorde\n")), "names a variant that"),
-    (at("images_variant_val.txt", missing), "images_variant_val.txt is missing"),
+AIRCRAFT: list[Row] = [
+    (at("variants.txt", content(b"caf\xe9\n")), "variants.txt"),
+    (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "labels"),
+    (at("variants.txt", pipe), "variants.txt"),
+    (at("images_variant_val.txt", content("10 Concorde\n")), "images_variant_val.txt"),
+    (at("images_variant_val.txt", missing), "images_variant_val.txt"),
 ]
-
-RAW = "FashionMNIST/raw"
-TORCHVISION = [
-    (at(f"{RAW}/t10k-labels-idx1-ubyte", pipe), "ubyte is not a regular file"),
-    (at(f"{RAW}/t10k-labels-idx1-ubyte", folder), "are incomplete"),
-    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), "are incomplete"),
-    (
-        idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 0, 28, 28)),
-        "are incomplete .offset",
-    ),
-    (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 3) + bytes(3)), "4 images and labels"),
-    (
-        idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 4) + b"\x00\x01\x02\x0a"),
-        r"labels span 0..10, but there are 10 classes",
-    ),
+TORCHVISION: list[Row] = [
+    *[(at(f"{RAW}/t10k-labels-idx1-ubyte", damage), RAW) for damage in (pipe, folder)],
+    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), RAW),
+    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 0, 28, 28)), RAW),
+    (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 3) + bytes(3)), RAW),
+    (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 4) + b"\x00\x01\x02\x0a"), "image 3"),
 ]
-
 CASES = [
-    (source, make, damage, match)
+    (source, make, damage, word)
     for source, make, damages in (
         ("parquet", parquet, PARQUET),
         ("image_folder", image_folder, IMAGES),
-        ("domain_folder", domain_folder, [(lambda r: pipe(r / "amazon/cat/0.png"), PLACES[0][1])]),
+        ("domain_folder", domain_folder, [(at("amazon/cat/0.png", pipe), "amazon/cat/0.png")]),
         ("mask_folder", mask_folder, MASKS),
         ("coop", coop, COOP),
         ("coop", write_aircraft, AIRCRAFT),
         ("torchvision_fashion_mnist", write_fashion_mnist, TORCHVISION),
     )
-    for damage, match in damages
+    for damage, word in damages
 ]
 
 
+def refused(load: Callable[[], object], word: str) -> None:
+    """Assert that an error is one short line with this word; nothing is left to a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserError) as caught:
+            load()
+    message = str(caught.value)
+    assert word in message
+    assert "\n" not in message
+    assert len(message) < 800
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("source", "make", "damage", "match"), CASES)
-def test_a_damaged_source_is_one_sentence(tmp_path, cache, source, make, damage, match):
+@pytest.mark.parametrize(("source", "make", "damage", "word"), CASES)
+def test_a_damaged_source_is_one_sentence(tmp_path, cache, source, make, damage, word):
     root = tmp_path / "oxford_pets"
     make(root)
     damage(root)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is left to a warning
-        with pytest.raises(UserError, match=match) as caught:
-            load_images(source, root)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 800
+    refused(lambda: load_images(source, root), word)
     assert not [path for path in (cache / "images").glob("*") if path.is_dir()]
 
 
@@ -416,46 +369,35 @@ def test_the_same_sets_without_damage_are_read(tmp_path, make):
     assert set(images.labels.tolist()) <= {0, 1}
 
 
-SPLITS = [
-    *[(text, f"split.json {match}") for text, match in JSONS],
-    ("null", ": input should be .*; expected the lists `train` and `test`, once or for ever"),
-    ("[]", r"split.json: input should be an object, found \[\]; expected the lists"),
-    ('{"train": ["cat/0.png"]}', "split.json: test: field required"),
-    ('{"train": [], "test": {}}', "split.json: test: input should be a valid array, found {}"),
-    ('{"train": [["cat/0.png"]], "test": []}', r"train.0: .* found \['cat/0.png'\]; expected the"),
-    (
-        '{"train": ["cat/0.png", "7.png"], "test": ["cat/1.png", "8.png"]}',
-        r"do not match: 2 like '7.png', which the data does not have \(it has 'cat/0.png', ...\)",
-    ),
-    ('{"train": ["cat/0.png"], "test": ["cat/0.png"]}', "lists 'cat/0.png' twice"),
-    ('{"train": ["cat/0.png"], "test": []}', "do not match: 3 like 'cat/1.png', which the file"),
-]
-
-
-@pytest.mark.parametrize(("text", "match"), SPLITS)
-def test_a_damaged_split_file_is_one_sentence(tmp_path, text, match):
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        *[(text, "split.json") for text in ("", "{", NOT_UTF8, "null", "[]")],
+        ('{"train": ["cat/0.png"]}', "test"),
+        ('{"train": [], "test": {}}', "test"),
+        ('{"train": [["cat/0.png"]], "test": []}', "train.0"),
+        ('{"train": ["cat/0.png", "7.png"], "test": ["cat/1.png", "8.png"]}', "2 like '7.png'"),
+        ('{"train": ["cat/0.png"], "test": ["cat/0.png"]}', "cat/0.png"),
+        ('{"train": ["cat/0.png"], "test": []}', "3 like 'cat/1.png'"),
+    ],
+)
+def test_a_damaged_split_file_is_one_sentence(tmp_path, text, word):
     image_folder(tmp_path)
     content(text)(tmp_path / "split.json")
-    with pytest.raises(UserError, match=match):
-        load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
+    refused(lambda: load_images("image_folder", tmp_path, ReadOptions(split="split.json")), word)
 
 
-@pytest.mark.parametrize("place", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("gone")])
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**33)  # a hole
+
+
+@pytest.mark.parametrize("place", [os.mkfifo, Path.mkdir, lambda p: p.symlink_to("gone"), huge])
 def test_a_split_file_that_is_none(tmp_path, place):
     image_folder(tmp_path)
     place(tmp_path / "split.json")
-    with pytest.raises(UserError, match=r"data.split=split.json is not a file below data.root"):
-        load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
-
-
-def test_a_list_of_too_many_bytes_is_not_read(tmp_path):
-    image_folder(tmp_path)
-    (tmp_path / "split.json").touch()
-    os.truncate(tmp_path / "split.json", 2**33)  # a hole
-    with pytest.raises(
-        UserError, match=r"split.json cannot be read: it has 8,589,934,592 bytes, expected at most"
-    ):
-        load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
+    options = ReadOptions(split="split.json")
+    refused(lambda: load_images("image_folder", tmp_path, options), "split.json")
 
 
 @pytest.mark.parametrize("make", [image_folder, mask_folder])
@@ -495,8 +437,7 @@ def test_pickles_that_are_not_torchvisions_are_not_opened(tmp_path):
     batches.mkdir()
     for name in ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
         (batches / name).write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(UserError, match=r"are incomplete \(Dataset not found or corrupted"):
-        load_images("torchvision_cifar10", tmp_path)
+    refused(lambda: load_images("torchvision_cifar10", tmp_path), "cifar-10-batches-py")
     assert not (tmp_path / "was run").exists()
 
 
@@ -540,13 +481,6 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path, cache, monk
 
 def test_names_of_classes():
     check_names(["a", "A", "a b"], "here")
-    for names, match in (
-        (
-            ["a", "b", "a"],
-            "here: the classes 0 and 2 are both called 'a'; give every class a different",
-        ),
-        (["a", ""], "here: class 1 has an empty name"),
-        (["\udc80"], r"here: the name of class 0, '\\udc80', is not UTF-8"),
-    ):
-        with pytest.raises(UserError, match=match):
-            check_names(names, "here")
+    wrong = {"class 2": ["a", "b", "a"], "class 1": ["a", ""], "udc80": ["\udc80"]}
+    for word, names in wrong.items():
+        refused(lambda names=names: check_names(names, "here"), word)

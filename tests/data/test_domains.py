@@ -140,7 +140,7 @@ def test_with_novel_classes_the_domains_hold_the_base_classes_alone():
 
 
 def test_every_domain_needs_domains():
-    with pytest.raises(UserError, match=r"data\.every_domain .* has no domains"):
+    with pytest.raises(UserError, match=r"data\.every_domain.* has no domains"):
         federated(images(domains=0), "iid", every_domain=True)
 
 

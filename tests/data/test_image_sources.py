@@ -210,7 +210,7 @@ def test_a_split_file_replaces_the_official_one(tmp_path):
 
 
 def test_a_split_needs_unique_paths_of_images(tmp_path):
-    with pytest.raises(UserError, match=r"digit 0 of data.source=digits has none; remove data.spl"):
+    with pytest.raises(UserError, match=r"digit 0 has no path; remove data.split"):
         load_images("digits", options=ReadOptions(split="split.json"))
     write_names(tmp_path)
     write_parquet(tmp_path / "train.parquet", two(), [0, 1])
@@ -222,7 +222,7 @@ def test_a_split_needs_unique_paths_of_images(tmp_path):
         load_images("parquet", tmp_path, ReadOptions(split="split.json"))
     for image in (pa.array([encode(filled(1))]), pa.array([{"bytes": encode(filled(1))}])):
         pq.write_table(pa.table({"image": image, "label": [0]}), tmp_path / "test.parquet")
-        with pytest.raises(UserError, match=r"test.parquet, row 0 of data.source=parquet has none"):
+        with pytest.raises(UserError, match=r"test.parquet, row 0 has no path"):
             load_images("parquet", tmp_path, ReadOptions(split="split.json"))
 
 

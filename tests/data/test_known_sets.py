@@ -86,19 +86,6 @@ def test_classes_are_chosen_by_either_name(tmp_path):
         assert len(images) == 16
 
 
-def test_unknown_domains_that_spell_a_class_differently_are_refused(tmp_path):
-    folders(tmp_path, ["Mug", "pen"], (8, 8), office=1)
-    folders(tmp_path, ["mug", "pen"], (8, 8), home=1)
-    with pytest.raises(UserError, match=r"'Mug' \(in office\) and 'mug' \(in home\) seem to be"):
-        load_images("domain_folder", tmp_path)
-
-
-def test_one_domain_may_have_two_similar_classes(tmp_path):
-    folders(tmp_path, ["Mug", "mug"], (8, 8), office=1)
-    folders(tmp_path, ["mug"], (8, 8), home=1)
-    assert load_images("domain_folder", tmp_path).class_names == ("Mug", "mug")
-
-
 def test_a_domain_without_the_chosen_classes_is_left_out(tmp_path):
     folders(tmp_path, ["pen"], (8, 8), office=1, shop=1)
     folders(tmp_path, ["cup"], (8, 8), home=1)

@@ -259,7 +259,7 @@ def test_domains_are_composed(tmp_path):
 def test_lists_with_both_forms_are_refused(tmp_path):
     write_names(tmp_path, [NFC, NFD])
     table(tmp_path / "train.parquet")
-    with pytest.raises(UserError, match=f"the classes 0 and 1 are both called '{NFC}'"):
+    with pytest.raises(UserError, match="the name of class 1"):
         load_images("parquet", tmp_path)
 
 

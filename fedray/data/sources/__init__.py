@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.base.errors import UserError
 from fedray.config import Component, component, content_of, files_of
@@ -19,7 +18,6 @@ from fedray.data.configurable import Configurable
 from fedray.data.decoding import (
     AS_STORED,
     Allocate,
-    Encoded,
     ReadOptions,
     Resampling,
     decode,
@@ -33,22 +31,6 @@ from fedray.data.listing import Listing, Row, check_trained, domains_of, underst
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
 from fedray.storage.cache import Arrays, kept_arrays
-
-
-class _Images(Collection[Encoded]):
-    """The images of rows that are listed at each iteration, so that none stays in memory."""
-
-    def __init__(self, rows: Iterable[Row], length: int) -> None:
-        self._rows, self._length = rows, length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Encoded]:
-        return (row.image for row in self._rows)
-
-    def __contains__(self, image: object) -> bool:
-        return any(other is image for other in self)
 
 
 class Source(Configurable, ABC):
@@ -130,39 +112,29 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if there are no rows, or one is invalid.
         """
-        listing = self.chosen(root, options)
-        rows = [
-            row._replace(image=b"") if isinstance(row.image, bytes) else row for row in listing.rows
-        ]
+        listing, where = self.chosen(root, options), self._where(root)
+        rows, names = listing.rows, listing.class_names
         if not rows:
-            raise UserError(f"{self._where(root)} holds no images")
+            raise UserError(f"{where} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
-            origin = self._split_origins(root, options.split, options, rows)
-        names, domains = listing.class_names, domains_of(rows, listing.domains)
-        is_streamed = any(isinstance(row.image, bytes) for row in rows)
-        encoded = _Images(listing.rows if is_streamed else rows, len(rows))
+            every = rows if options.classes is None else self.listing(root, options).rows
+            paths, known = self._paths(root, rows), self._paths(root, every)
+            origin = splits.origins(splits.split_files(root, options.split), paths, known)
+        domains, encoded = domains_of(rows, listing.domains), [row.image for row in rows]
 
-        def where(i: int) -> str:
+        def name(i: int) -> str:
             return rows[i].name()
 
-        pixels = decode(encoded, where, options, resampling=self.resampling, allocate=allocate)
+        pixels = decode(encoded, name, options, resampling=self.resampling, allocate=allocate)
         labels, masks = np.array([row.label for row in rows], np.int64), None
         if found := [row.mask for row in rows if row.mask is not None]:
-            masks = decode_masks(list(encoded), found, where, options, classes=len(names))
+            masks = decode_masks(encoded, found, name, options, classes=len(names))
             labels = dominant_classes(masks, len(names))
         images = ImageSet(self.name, pixels, labels, names, origin, domains, masks)
         if masks is None and options.split is None:
-            check_trained(images, self._where(root))
+            check_trained(images, where)
         return images
-
-    def _split_origins(
-        self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
-    ) -> NDArray[np.int8]:
-        """Return each row's part of the split; the split file may list other classes, too."""
-        all_rows = rows if options.classes is None else self.listing(root, options).rows
-        paths, known_paths = self._paths(root, rows), self._paths(root, all_rows)
-        return splits.origins(splits.split_files(root, split), paths, known_paths)
 
     def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
         """Return the images' paths as a split file writes them."""
@@ -170,10 +142,7 @@ class Source(Configurable, ABC):
         for row in rows:
             path = row.name(root) if isinstance(row.image, Path) else row.path
             if path is None:
-                raise UserError(
-                    f"data.split names images by their paths, but {row.name(root)} of "
-                    f"data.source={self.name} has none; remove data.split"
-                )
+                raise UserError(f"data.split: {row.name(root)} has no path; remove data.split")
             paths.append(path)
         return paths
 

@@ -18,7 +18,6 @@ from fedray.config import Frozen, Seed
 from fedray.data.decoding import ReadOptions
 from fedray.data.folders import folders_of
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.listing import Lazily
 from fedray.data.sources import Listing, Row, Source, sources
 
 _VOLUME = re.compile(r"(?P<case>.+?)(?P<mask>_seg(?:mentation)?)?\.nii(?:\.gz)?", re.IGNORECASE)
@@ -70,16 +69,15 @@ class NiftiFolder(Source):
         return [path for case in _cases(root) for path in (case.volume, case.mask)]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the slices of every volume; a volume is read when its first slice is needed."""
+        """Return the slices of every volume."""
         cases = _cases(root)
         tested = {site: self._tested(site, cases) for site in {case.site for case in cases}}
-
-        def rows() -> Iterator[Row]:
-            for case in cases:
-                origin = TEST if case.name in tested[case.site] else TRAIN
-                yield from (row._replace(origin=origin) for row in self._slices(case))
-
-        return Listing(("background", "foreground"), Lazily(rows))
+        rows = [
+            row._replace(origin=TEST if case.name in tested[case.site] else TRAIN)
+            for case in cases
+            for row in self._slices(case)
+        ]
+        return Listing(("background", "foreground"), rows)
 
     def _tested(self, site: str, cases: list[_Case]) -> set[str]:
         """Return the names of a site's test patients."""

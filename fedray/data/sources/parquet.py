@@ -13,7 +13,6 @@ from fedray.base.errors import UserError, shown
 from fedray.data.decoding import ReadOptions
 from fedray.data.folders import files_below, split_of, status_of, with_official_test
 from fedray.data.imageset import TRAIN
-from fedray.data.listing import Lazily
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import parse_typed, read_typed
 
@@ -24,8 +23,6 @@ _CLASS_KEYS = (("class_names",), *(("features", column, "names") for column in _
 _DOMAIN_KEYS = (("features", "domain", "names"),)
 """Where a description has the names of classes and of domains."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})")
-_BATCH = 64
-"""Rows that are read at once."""
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
@@ -61,14 +58,13 @@ class Parquet(Source):
         described = dict(_described(root, list(origins)))
         names, folders = _class_names(root, described), _domain_folders(root, list(origins))
         domain_names = next(iter(_names(described, _DOMAIN_KEYS).values()), ())
-
-        def rows() -> Iterator[Row]:
-            for path, origin in origins.items():
-                for row in _rows(path, _below(root, path), domain_names):
-                    yield row._replace(origin=origin, domain=row.domain or folders.get(path))
-
+        rows = [
+            row._replace(origin=origin, domain=row.domain or folders.get(path))
+            for path, origin in origins.items()
+            for row in _rows(path, _below(root, path), domain_names)
+        ]
         domains = tuple(sorted({*folders.values()} or {*domain_names}))
-        return Listing(names, Lazily(rows), domains)
+        return Listing(names, rows, domains)
 
 
 def _below(root: Path, path: Path) -> str:
@@ -130,12 +126,14 @@ def _domain_folders(root: Path, files: Sequence[Path]) -> dict[Path, str]:
 
 def _rows(path: Path, file: str, domain_names: Sequence[str]) -> Iterator[Row]:
     """Yield every row of a file, without its split."""
-    table = _open(path, file)
-    columns = table.schema_arrow.names
-    image_column = _column(columns, _IMAGE_COLUMNS, file)
-    selected = [image_column, _column(columns, _LABEL_COLUMNS, file)]
-    selected += ["domain"] if "domain" in columns else []
-    for number, (image, label, *domain) in enumerate(_values(table, selected, file)):
+    with _readable(file):
+        table = _open(path, file)
+        columns = table.schema_arrow.names
+        image_column = _column(columns, _IMAGE_COLUMNS, file)
+        selected = [image_column, _column(columns, _LABEL_COLUMNS, file)]
+        selected += ["domain"] if "domain" in columns else []
+        values = [column.to_pylist() for column in table.read(selected).select(selected).columns]
+    for number, (image, label, *domain) in enumerate(zip(*values, strict=True)):
         where = f"{file}, row {number}"
         stored = image if isinstance(image, dict) else {"bytes": image}
         if not isinstance(stored.get("bytes"), bytes):
@@ -147,23 +145,8 @@ def _rows(path: Path, file: str, domain_names: Sequence[str]) -> Iterator[Row]:
         if isinstance(place, int) and 0 <= place < len(domain_names):
             place = domain_names[place]
         if place is not None and not isinstance(place, str):
-            raise UserError(
-                f"{where}: the domain {shown(place)} is not a string, and neither {_INFO} nor the "
-                "file's metadata names it; correct it"
-            )
+            raise UserError(f"{where}: the domain {shown(place)} is no string and has no name")
         yield Row(stored["bytes"], label, TRAIN, place, where=where, path=stored.get("path"))
-
-
-def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of some columns, row by row."""
-    batches = table.iter_batches(batch_size=_BATCH, columns=columns)
-    while True:
-        with _readable(file):
-            batch = next(batches, None)
-            values = None if batch is None else [batch.column(c).to_pylist() for c in columns]
-        if values is None:
-            return
-        yield from zip(*values, strict=True)
 
 
 def _open(path: Path, file: str) -> Any:

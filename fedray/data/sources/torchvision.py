@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from filelock import FileLock
 
-from fedray.base.errors import UserError
-from fedray.data.decoding import ReadOptions, decoding_reason
+from fedray.base.errors import UserError, one_line
+from fedray.data.decoding import ReadOptions
 from fedray.data.folders import files_below
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.known import known
@@ -41,18 +42,12 @@ class _TorchVision(Source):
         if not download:
             raise UserError(
                 f"data.source={self.name}: no files in {root / self.folder}; copy torchvision's "
-                f"files there (from {self.url}), set data.root to the folder that contains "
-                f"{Path(self.folder).parts[0]}, or set data.download=true"
+                f"files there (from {self.url}), or set data.download=true"
             )
-        try:
+        with self._readable(root):
             root.mkdir(parents=True, exist_ok=True)
             with FileLock(root / f".{self.name}.lock"):
                 self._open(root, download=True)
-        except (OSError, RuntimeError) as error:
-            raise UserError(
-                f"data.source={self.name} could not be downloaded to {root}: {error}; "
-                f"copy its files from {self.url} to {root / self.folder}"
-            ) from None
         return root
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
@@ -60,17 +55,26 @@ class _TorchVision(Source):
         return files_below(root / self.folder)
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
+        with self._readable(root):
+            parts = self._open(root, download=False)
+            rows = [
+                Row(np.asarray(image), int(label), origin, where=f"image {i}")
+                for origin, part in zip((TRAIN, TEST), parts, strict=True)
+                for i, (image, label) in enumerate(zip(part.data, part.targets, strict=True))
+            ]
+            if not all(map(len, parts)):
+                raise ValueError("a split has no images")
+        return Listing(tuple(parts[0].classes), rows)
+
+    @contextmanager
+    def _readable(self, root: Path) -> Iterator[None]:
         try:
-            train, test = self._open(root, download=False)
-            names = tuple(train.classes)
-            rows = [*_rows(train, TRAIN, len(names)), *_rows(test, TEST, len(names))]
+            yield
         except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
-                f"data.source={self.name}: the files in {root / self.folder} are incomplete "
-                f"({decoding_reason(error)}); complete them, or remove them and set "
-                "data.download=true"
+                f"data.source={self.name}: {root / self.folder} is incomplete or out of reach "
+                f"({one_line(error)}); get the files from {self.url}"
             ) from None
-        return Listing(names, rows)
 
     def _open(self, root: Path, *, download: bool) -> list[Any]:
         """Return torchvision's training and test data sets."""
@@ -78,19 +82,6 @@ class _TorchVision(Source):
 
         dataset = getattr(datasets, self.dataset)
         return [dataset(root, train=train, download=download) for train in (True, False)]
-
-
-def _rows(part: Any, origin: int, classes: int) -> Iterator[Row]:
-    """Yield the rows of a split; raise ValueError if it is empty, or labels are invalid."""
-    images, labels = np.asarray(part.data), np.asarray(part.targets, np.int64)
-    if not len(images) or labels.shape != (len(images),):
-        raise ValueError(f"{len(images)} images and labels of shape {labels.shape}")
-    if not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError(
-            f"labels span {labels.min()}..{labels.max()}, but there are {classes} classes"
-        )
-    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
-        yield Row(image, label, origin, where=f"image {i}")
 
 
 @sources.add
