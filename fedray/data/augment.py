@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,23 +53,28 @@ NO_AUGMENTATION = NoAugmentation()
 """The augmentation that changes nothing."""
 
 
-class Coordinates(NamedTuple):
-    """Source row and column of each pixel of B results, int64, both broadcastable to [B, H, W]."""
-
-    rows: Tensor
-    columns: Tensor
-
-
 class GeometricAugmentation(Augmentation):
-    """An augmentation that maps each pixel to a source pixel; pixels from outside are black."""
+    """A crop, flip and rotation, as far as the parameters have `padding` and `max_angle`.
 
-    @abstractmethod
-    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
-        """Draw the source coordinates of each result pixel; arguments as in `__call__`."""
+    Each pixel is taken from a source pixel; those from outside the image are black.
+    """
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        _, channels, height, width = images.shape
-        rows, columns = self.coordinates(images, generator)
+        """Draw the shifts of rows and columns, then the flips, then the angles."""
+        count, channels, height, width = images.shape
+        padding, angle = (getattr(self.params, key, None) for key in ("padding", "max_angle"))
+        shift = torch.zeros(2, count, 1, dtype=torch.int64)
+        if padding is not None:
+            shift = torch.randint(-padding, padding + 1, shift.shape, generator=generator)
+        flip = torch.rand(count, 1, generator=generator) < 0.5
+        shift, flip = shift.to(images.device), flip.to(images.device)
+        row, column = torch.arange(height).to(shift), torch.arange(width).to(shift)
+        rows = row + shift[0]
+        columns = torch.where(flip, width - 1 - column, column) + shift[1]
+        rows, columns = rows.unsqueeze(2), columns.unsqueeze(1)
+        if angle is not None:
+            row, column = _rotated(images, angle, generator)
+            rows, columns = _compose(rows.squeeze(2), row), _compose(columns.squeeze(1), column)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         pixel = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
         pixel = pixel.unsqueeze(1).expand(-1, channels, -1)
@@ -95,12 +100,6 @@ class FlipCrop(GeometricAugmentation):
     name = "flip_crop"
     paper = "He et al., CVPR 2016"
     Params = FlipCropParams
-    params: FlipCropParams
-
-    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
-        """Draw the shifts of rows and columns, then the flips."""
-        rows, columns = _cropped_and_flipped(images, self.params.padding, generator)
-        return Coordinates(rows.unsqueeze(2), columns.unsqueeze(1))
 
 
 class FlipRotateParams(Frozen):
@@ -120,14 +119,6 @@ class FlipRotate(GeometricAugmentation):
     name = "flip_rotate"
     paper = "Yan et al., FedGLCL, ICLR 2025"
     Params = FlipRotateParams
-    params: FlipRotateParams
-
-    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
-        """Draw the flips, then the angles."""
-        count, _, _, width = images.shape
-        columns = _flipped_columns(count, width, images.device, generator)
-        row, column = _rotated(images, self.params.max_angle, generator)
-        return Coordinates(row, _compose(columns, column))
 
 
 class CropFlipRotateParams(FlipCropParams):
@@ -149,24 +140,6 @@ class CropFlipRotate(GeometricAugmentation):
     name = "crop_flip_rotate"
     paper = "Li et al., MOON, CVPR 2021, official code"
     Params = CropFlipRotateParams
-    params: CropFlipRotateParams
-
-    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
-        """Draw the shifts, then the flips, then the angles."""
-        rows, columns = _cropped_and_flipped(images, self.params.padding, generator)
-        row, column = _rotated(images, self.params.max_angle, generator)
-        return Coordinates(_compose(rows, row), _compose(columns, column))
-
-
-def _cropped_and_flipped(
-    images: Tensor, padding: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return source rows [B, H] and columns [B, W]; shifts are drawn first, then flips."""
-    count, _, height, width = images.shape
-    device = images.device
-    shift = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator).to(device)
-    columns = _flipped_columns(count, width, device, generator) + shift[1]
-    return torch.arange(height, device=device) + shift[0], columns
 
 
 def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -184,10 +157,7 @@ def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tu
 
 
 def _compose(before: Tensor, places: Tensor) -> Tensor:
-    """Return an earlier step's positions [B, n] at a later step's places [B, H, W]; -1 outside.
-
-    Pixels that the later step takes from outside the image stay outside.
-    """
+    """Return an earlier step's positions [B, n] at a later step's places [B, H, W]; -1 outside."""
     inside = (places >= 0) & (places < before.shape[1])
     source = before.gather(1, places.clamp(0, before.shape[1] - 1).flatten(1))
     return torch.where(inside, source.view(places.shape), -1)
@@ -239,12 +209,8 @@ class ResizedCrop(Augmentation):
         boxes = self.boxes(count, height, width, generator).tolist()
         flips = (torch.rand(count, generator=generator) < 0.5).tolist()
         views = []
-        for image, (top_edge, left_edge, rows, columns), flip in zip(
-            images, boxes, flips, strict=True
-        ):
-            crop = image[
-                None, :, top_edge : top_edge + rows, left_edge : left_edge + columns
-            ].float()
+        for image, (y, x, rows, columns), flip in zip(images, boxes, flips, strict=True):
+            crop = image[None, :, y : y + rows, x : x + columns].float()
             view = F.interpolate(crop, (height, width), mode="bicubic", antialias=True)
             views.append(view.flip(3) if flip and self.params.flip else view)
         return torch.cat(views).round_().clamp_(0, 255).to(torch.uint8) if views else images
@@ -273,12 +239,3 @@ class ResizedCrop(Augmentation):
         most = self.params.ratio_max
         rows, columns = min(height, round(width * most)), min(width, round(height * most))
         return torch.tensor([(height - rows) // 2, (width - columns) // 2, rows, columns])
-
-
-def _flipped_columns(
-    count: int, width: int, device: torch.device, generator: torch.Generator
-) -> Tensor:
-    """Return columns [B, W] in order or, with probability 1/2, in reverse order."""
-    flip = (torch.rand(count, 1, generator=generator) < 0.5).to(device)
-    columns = torch.arange(width, device=device)
-    return torch.where(flip, width - 1 - columns, columns)

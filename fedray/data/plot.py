@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,6 @@ MOST_ROWS = 20
 _MISSING = re.compile(r"Glyph (\d+) .* missing from")
 """Matplotlib's warning of a letter that no font of a text has."""
 log = logging.getLogger("fedray")
-MOST_CELLS = 2000
-"""Beyond this number of clients, cells are smaller than a pixel; drawing an image is faster."""
-
-
-class _Layout(NamedTuple):
-    """Settings that depend on the size of the table; lengths in inches."""
-
-    cell: float
-    numbered: bool
-    named: bool
 
 
 def plot_partition(
@@ -50,21 +40,49 @@ def plot_partition(
         class_names: C names.
         path: the PNG's path, or a file that is open for writing.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     clients, classes = next(iter(histograms.values())).shape
-    small = max(clients, classes) <= 30
-    layout = _Layout(cell=0.42 if small else 0.13, numbered=small, named=classes <= 100)
-    figure = _figure(clients, class_names, layout, len(histograms))
+    is_small, is_named = max(clients, classes) <= 30, classes <= 100
+    cell = 0.42 if is_small else 0.13
+    margin = 1.8 + 0.085 * max(len(name) for name in class_names) * is_named
+    width, height = min(max(4.5, clients * cell), 16), min(max(2.2, classes * cell), 16)
+    size = (width + margin, min(len(histograms) * (height + 1.2), 160))
+    figure = Figure(size, dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
     for number, (title, counts) in enumerate(histograms.items(), 1):
         axes = figure.add_subplot(len(histograms), 1, number)
-        mesh = _draw_cells(axes, counts)
-        if layout.numbered:
-            _write_counts(axes, counts)
-        _label_clients(axes, clients)
-        _label_classes(axes, class_names, layout)
-        axes.tick_params(length=2)
+        _draw_cells(axes, counts, with_numbers=is_small)
+        axes.set_xticks(steps := np.arange(0, clients, max(1, round(clients / 25))), steps)
+        axes.set_xlabel("client")
+        labels = np.arange(0, classes, 1 if is_named else max(5, classes // 100 * 5))
+        names = [literal(class_names[k]) if is_named else str(k) for k in labels]
+        axes.set_yticks(labels, names, fontsize=8 if is_small or not is_named else 6.5)
         axes.set_title(title + _title(counts), fontsize=10)
-        figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
+        figure.colorbar(axes.images[0], ax=axes, label="images", shrink=0.8, fraction=0.05)
     save(figure, path, format="png", metadata={"Software": None})
+
+
+def _draw_cells(axes: Axes, histogram: Histogram, *, with_numbers: bool) -> None:
+    """Draw the table of an int64 [N, C]; with numbers in the cells of a small one."""
+    from matplotlib.colors import PowerNorm
+
+    top = max(int(histogram.max()), 1)
+    cells = np.ma.masked_equal(histogram.T, 0)
+    colours = PowerNorm(0.5, vmin=0, vmax=top)
+    axes.imshow(cells, cmap="Blues", norm=colours, aspect="auto", interpolation="nearest")
+    for client, k in zip(*np.nonzero(histogram), strict=True) if with_numbers else ():
+        count = int(histogram[client, k])
+        colour = "white" if count > 0.36 * top else "#222222"
+        axes.text(client, k, str(count), ha="center", va="center", fontsize=6, color=colour)
+
+
+def _title(histogram: Histogram) -> str:
+    sizes = histogram.sum(1)
+    least, most = sizes.min(), sizes.max()
+    size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{sizes.sum():,} images, {len(histogram)} clients with {size} each"
 
 
 def plot_samples(
@@ -135,88 +153,3 @@ def save(figure: Figure, path: Path | str | BinaryIO, **options: Any) -> None:
 def literal(text: str) -> str:
     """Escape control characters, and dollar signs, which matplotlib would read as formulas."""
     return printable(text).replace("$", r"\$")
-
-
-def _figure(clients: int, class_names: Sequence[str], layout: _Layout, panels: int) -> Figure:
-    """Return an empty figure; its size fits the cells and names, within limits."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    width = min(max(4.5, clients * layout.cell), 16)
-    height = min(max(2.2, len(class_names) * layout.cell), 16)
-    margin = 0.6 + 0.085 * max(len(name) for name in class_names) * layout.named
-    size = (width + margin + 1.2, min(panels * (height + 1.2), 160))
-    figure = Figure(size, dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _draw_cells(axes: Axes, histogram: Histogram) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    cells = np.ma.masked_equal(histogram.T, 0)
-    colours = PowerNorm(0.5, vmin=0, vmax=max(int(histogram.max()), 1))
-    if len(histogram) > MOST_CELLS:
-        classes, clients = cells.shape
-        mesh: Any = axes.imshow(
-            cells,
-            cmap="Blues",
-            norm=colours,
-            aspect="auto",
-            interpolation="nearest",
-            origin="lower",
-            extent=(0, clients, 0, classes),
-        )
-    else:
-        mesh = axes.pcolormesh(
-            cells,
-            cmap="Blues",
-            norm=colours,
-            edgecolors="#e6e6e6",
-            linewidth=0.4 if max(histogram.shape) <= 200 else 0,
-        )
-    axes.invert_yaxis()
-    return mesh
-
-
-def _write_counts(axes: Axes, histogram: Histogram) -> None:
-    top = max(int(histogram.max()), 1)
-    for client, k in zip(*np.nonzero(histogram), strict=True):
-        count = int(histogram[client, k])
-        axes.text(
-            client + 0.5,
-            k + 0.5,
-            str(count),
-            ha="center",
-            va="center",
-            fontsize=7 if top < 10_000 else 6,
-            color="white" if count > 0.36 * top else "#222222",
-        )
-
-
-def _label_clients(axes: Axes, clients: int) -> None:
-    """Label about 25 clients, in steps of 1, 2 or a multiple of 5."""
-    step = max(1, round(clients / 25))
-    ticks = np.arange(0, clients, step if step in (1, 2) else max(5, round(step / 5) * 5))
-    axes.set_xticks(ticks + 0.5, [str(tick) for tick in ticks], fontsize=8)
-    axes.set_xlabel("client")
-
-
-def _label_classes(axes: Axes, class_names: Sequence[str], layout: _Layout) -> None:
-    """Label every class by name, or, if there are many, some classes by number."""
-    classes = len(class_names)
-    if layout.named:
-        size = 8 if layout.numbered else 6.5
-        names = [literal(name) for name in class_names]
-        axes.set_yticks(np.arange(classes) + 0.5, names, fontsize=size)
-        return
-    shown = np.arange(0, classes, max(5, classes // 100 * 5))
-    axes.set_yticks(shown + 0.5, [str(k) for k in shown], fontsize=8)
-    axes.set_ylabel("class")
-
-
-def _title(histogram: Histogram) -> str:
-    sizes = histogram.sum(1)
-    least, most = sizes.min(), sizes.max()
-    size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{sizes.sum():,} images, {len(histogram)} clients with {size} each"

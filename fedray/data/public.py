@@ -137,42 +137,29 @@ class OtherSource(PublicData):
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
     ) -> PublicSet | None:
-        p, (channels, height, width) = self.params, images.shape
-        name, size = p.source.name, height if keys.image_size is None else keys.image_size
+        p, (channels, height, _) = self.params, images.shape
+        key, size = f"data.public.source={p.source.name}", keys.image_size or height
         classes = keys.classes if p.labelled else None
         options = ReadOptions(size, channels, keys.resize, classes)
         try:
             public = load_images(p.source, None if p.root is None else Path(p.root), options)
         except UserError as error:
-            raise _of_public(error) from None
+            message = re.sub(r"data\.(?=source|root)", "data.public.", str(error))
+            raise UserError(message) from None
         roots = {root and Path(root).resolve() for root in (p.root, keys.root)}
-        is_same_folder = p.root is not None and len(roots) == 1
-        if public.sha256 == images.sha256 or is_same_folder:
-            raise UserError(
-                f"data.public.source={name} reads the images of the clients; set data.public=share "
-                "to make a part of them public"
-            )
-        if public.shape != images.shape:
-            raise UserError(
-                f"data.public.source={name} gives images of the shape {list(public.shape)}, and "
-                f"data.source={keys.source.name} of {[channels, height, width]}; set "
+        index, problem = np.flatnonzero(public.origin == TRAIN), ""
+        if public.sha256 == images.sha256 or (p.root is not None and len(roots) == 1):
+            problem = "reads the images of the clients; set data.public=share to make some public"
+        elif public.shape != images.shape:
+            problem = (
+                f"has images {list(public.shape)}, and data.source {list(images.shape)}; set "
                 "data.image_size, and data.channels if the colours differ"
             )
-        if p.labelled and public.class_names != images.class_names:
-            raise UserError(
-                f"data.public.source={name} has other classes than data.source={keys.source.name}; "
-                "set data.public.labelled=false, and choose a method that needs no public labels"
-            )
-        index = np.flatnonzero(public.origin == TRAIN)
-        if p.samples is not None and p.samples > len(index):
-            raise UserError(
-                f"data.public.samples={p.samples}, but data.public.source={name} has {len(index)} "
-                "training images; lower or remove data.public.samples"
-            )
+        elif p.labelled and public.class_names != images.class_names:
+            problem = "has other classes than data.source; set data.public.labelled=false"
+        elif p.samples is not None and p.samples > len(index):
+            problem = f"has {len(index)} training images; lower data.public.samples={p.samples}"
+        if problem:
+            raise UserError(f"{key} {problem}")
         chosen = np.sort(rng.permutation(index)[: p.samples]).astype(np.int64, copy=False)
         return PublicSet(public, chosen, p.labelled)
-
-
-def _of_public(error: UserError) -> UserError:
-    """Return a source's error with the keys of the public images."""
-    return UserError(re.sub(r"data\.(?=source|root)", "data.public.", str(error)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,21 +70,17 @@ def split_files(root: Path, split: str) -> list[Path]:
 
 
 def _lists(root: Path) -> list[Path]:
-    matches = [
-        (match, path) for path in sorted(root.iterdir()) if (match := _LIST.fullmatch(path.name))
-    ]
-    pickles = [pair for pair in matches if pair[0][3] == "pkl"]
-    chosen = pickles or matches
-    found = {(match[1], match[2]) for match, _ in chosen}
-    expected = {(domain, part) for domain, _ in found for part in ("train", "test")}
-    missing = sorted(f"{domain}_{part}" for domain, part in expected - found)
-    if not found or missing:
-        what = f"{missing[0]} is missing" if missing else "there is no <domain>_train.pkl or .txt"
+    named = [path for path in sorted(root.iterdir()) if _LIST.fullmatch(path.name)]
+    chosen = [path for path in named if path.suffix == ".pkl"] or named
+    stems = {path.stem for path in chosen}
+    domains = {stem.rpartition("_")[0] for stem in stems}
+    needed = {f"{domain}_{part}" for domain in domains for part in ("train", "test")}
+    if missing := sorted(needed - stems) or ([] if stems else ["<domain>_train.pkl or .txt"]):
         raise UserError(
-            f"data.split=lists: {what} in data.root={root}; add the lists of the set, or set "
-            "data.split to a JSON file or to null"
+            f"data.split=lists: {missing[0]} is missing in data.root={root}; add the lists of the "
+            "set, or set data.split to a JSON file or to null"
         )
-    return [path for _, path in chosen]
+    return chosen
 
 
 _ARRAYS = ("_reconstruct", "ndarray", "dtype", "scalar")
@@ -102,29 +98,36 @@ class _Texts(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
 
-def _listed(file: Path) -> list[str]:
-    """Return the paths that a list names."""
+def _listed(file: Path, known: set[str]) -> Iterator[str]:
+    """Yield the paths that a list names; a leading folder that the data do not have is dropped."""
     if file.suffix == ".txt":
         lines = read_text(file, "data.split: the list", 1 << 28).splitlines()
-        return [re.sub(r"\s+\d+\s*$", "", line) for line in lines if line.strip()]
-    try:
-        with file.open("rb") as opened:
-            paths, *_ = _Texts(opened, encoding="latin1").load()
-        return [str(path) for path in paths]
-    except Exception as error:  # damaged pickles raise anything
-        raise UserError(
-            f"data.split: {file} is not a list of FedBN's, paths and labels ({error}); replace it"
-        ) from None
+        listed = [re.sub(r"\s+\d+\s*$", "", line) for line in lines if line.strip()]
+    else:
+        try:
+            with file.open("rb") as opened:
+                paths, *_ = _Texts(opened, encoding="latin1").load()
+            listed = [str(path) for path in paths]
+        except Exception as error:  # damaged pickles raise anything
+            raise UserError(
+                f"data.split: {file} is not a list of FedBN's, paths and labels ({error})"
+            ) from None
+    for path in map(composed, listed):
+        rest = path.partition("/")[2]
+        yield rest if rest in known else path
 
 
-def _content(files: Sequence[Path], known: set[str]) -> _Lists:
-    """Return the paths in lists; a leading folder that the data do not have is dropped."""
-    parts: dict[str, list[str]] = {"train": [], "test": []}
-    for file in files:
-        for path in map(composed, _listed(file)):
-            rest = path.partition("/")[2]
-            parts[file.stem.rpartition("_")[2]].append(rest if rest in known else path)
-    return _Lists(**parts)
+def _parts(files: Sequence[Path], known: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield each path in a split file, or in lists, with its part of the split."""
+    if len(files) > 1:
+        for file in files:
+            origin = TRAIN if file.stem.endswith("_train") else TEST
+            yield from ((path, origin) for path in _listed(file, known))
+        return
+    content: Any = read_typed(files[0], _Split, "data.split: the file", _EXPECTED)
+    for lists in [content] if isinstance(content, _Lists) else content.values():
+        yield from ((composed(path), TRAIN) for path in lists.train)
+        yield from ((composed(path), TEST) for path in lists.test)
 
 
 def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -> NDArray[np.int8]:
@@ -142,34 +145,25 @@ def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -
         UserError: if the file has another format, or does not list each path exactly once.
     """
     paths, known = [composed(path) for path in paths], set(map(composed, known))
-    content: Any
-    if len(files) == 1:
-        content = read_typed(files[0], _Split, "data.split: the file", _EXPECTED)
-    else:
-        content = _content(files, known)
-    file = files[0] if len(files) == 1 else f"one of {files[0]}, ..."
+    file = f"data.split: {files[0]}" if len(files) == 1 else f"data.split: one of {files[0]}, ..."
     part: dict[str, int] = {}
-    for lists in [content] if isinstance(content, _Lists) else content.values():
-        listed = [(p, TRAIN) for p in lists.train] + [(p, TEST) for p in lists.test]
-        for path, origin in ((composed(path), origin) for path, origin in listed):
-            if path in part:
-                raise UserError(f"data.split: {file} lists '{path}' twice; remove one of them")
-            part[path] = origin
+    for path, origin in _parts(files, known):
+        if path in part:
+            raise UserError(f"{file} lists '{path}' twice; remove one of them")
+        part[path] = origin
     counts = Counter(paths)
-    twice = [path for path, count in counts.items() if count > 1]
-    if twice:
+    if twice := [path for path, count in counts.items() if count > 1]:
         raise UserError(
-            f"data.split: {counts[twice[0]]} images of the data have the path '{twice[0]}', so "
-            f"{file} cannot distinguish them; remove data.split"
+            f"{file} cannot distinguish the {counts[twice[0]]} images of the data with the path "
+            f"'{twice[0]}'; remove data.split"
         )
-    for unmatched, expected, explanation in (
-        (part.keys() - known, counts.keys(), "which the data does not have"),
-        (counts.keys() - part.keys(), part.keys(), "which the file does not list"),
+    for unmatched, problem in (
+        (part.keys() - known, "that the data does not have"),
+        (counts.keys() - part.keys(), "missing"),
     ):
         if unmatched:
             raise UserError(
-                f"data.split: the paths of {file} and of the data do not match: {len(unmatched)} "
-                f"like '{min(unmatched)}', {explanation} (it has "
-                f"'{min(expected, default='none')}', ...); correct the file or remove data.split"
+                f"{file} does not fit the data: {len(unmatched)} like '{min(unmatched)}' {problem} "
+                f"(the data has '{min(counts)}', ...); correct the file or remove data.split"
             )
     return np.array([part[path] for path in paths], np.int8)

@@ -48,7 +48,7 @@ def refused(tmp_path, capsys):
         ("seed", "'seed' is not key=value, for example rounds=5"),
         ("seed=[1", "the value of seed is not valid YAML"),
         ("data.root=/no/such/folder", "data.root=/no/such/folder is not a folder"),
-        ("text.descriptions=nothing", "there are no shipped descriptions 'nothing'"),
+        ("text.descriptions=nothing", "text.descriptions: nothing is neither a shipped file"),
         ("data.samples=100000", "data.samples=100000, but digits has 1797 images"),
         (
             "data.clients=2000",
@@ -143,7 +143,7 @@ def test_an_encoder_of_the_hub_while_offline(refused, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as read at import
     error = refused("fedtsp_digits", "text.encoder={name: bert, model: nobody/no-such-bert}")
-    assert error.startswith("text.encoder 'nobody/no-such-bert' is not in the local cache")
+    assert error.startswith("text.encoder: 'nobody/no-such-bert' of the Hugging Face hub")
     assert "text.encoder.path" in error
 
 

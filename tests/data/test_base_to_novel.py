@@ -14,7 +14,7 @@ from fedray.core import ClientState, LocalContext
 from fedray.data import ImageSet, federate
 from fedray.data.federated import base_classes, few_shots
 from fedray.data.partitions import Annotations
-from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
+from fedray.data.partitions.classes import ClassChunks, ClassChunksParams
 from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.splits import split_names, splits_of
 from fedray.evaluation.testing import counts_of

@@ -58,7 +58,7 @@ def test_a_split_file_may_list_the_other_classes_too(root):
     options = ReadOptions(classes=("cat",), split="split.json")
     assert load_images("domain_folder", root, options).origin.tolist() == [TEST, TRAIN, TRAIN] * 2
     (root / "split.json").write_text(json.dumps({**lists, "test": [*lists["test"], "art/x.png"]}))
-    with pytest.raises(UserError, match=r"1 like 'art/x.png', which the data does not have"):
+    with pytest.raises(UserError, match=r"1 like 'art/x.png' that the data does not have"):
         load_images("domain_folder", root, options)
 
 

@@ -17,7 +17,7 @@ from fedray.data import (
     local_split,
 )
 from fedray.data.federated import long_tailed
-from fedray.data.partitions.iid import Iid
+from fedray.data.partitions.classes import Iid
 
 
 def make_images(n=400, classes=4, seed=0):

@@ -115,7 +115,7 @@ def test_a_domain_without_its_second_list_is_refused(tmp_path):
     (tmp_path / "dslr_test.pkl").unlink()
     with pytest.raises(UserError, match=r"data.split=lists: dslr_test is missing in data.root="):
         load_images("domain_folder", tmp_path, ReadOptions(split="lists"))
-    with pytest.raises(UserError, match=r"there is no <domain>_train.pkl or .txt in data.root="):
+    with pytest.raises(UserError, match=r"<domain>_train.pkl or .txt is missing in data.root="):
         load_images("image_folder", tmp_path / "amazon", ReadOptions(split="lists"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data.partitions import Annotations
-from fedray.data.partitions._per_class import _cut, partition_evenly
+from fedray.data.partitions.dirichlet import _cut, partition_evenly
 
 
 def split(name, labels, clients, seed=0, **params):

@@ -120,7 +120,7 @@ def test_prompts_read_their_features(assemble):
         ({**SHAPES, "data.public": {"name": "source", "source": "shapes"}}, "has other classes"),
         (
             {**SHAPES, "data.public": {**SHAPES["data.public"], "samples": 9999}},
-            "data.public.samples=9999, but data.public.source=shapes has 640 training images",
+            "data.public.source=shapes has 640 training images; lower data.public.samples=9999",
         ),
         (
             {"data.public": {"name": "source", "source": "parquet", "root": "/not/here"}},

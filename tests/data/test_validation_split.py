@@ -15,7 +15,7 @@ from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.data.partitions.iid import Iid
+from fedray.data.partitions.classes import Iid
 from fedray.data.validation import gives_validation, hold_out, stratified_split
 
 DIRICHLET = component("partition", "dirichlet", alpha=0.5).build()

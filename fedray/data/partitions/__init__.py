@@ -154,3 +154,25 @@ def require_samples(n: int, clients: int, per_client: int = 1, *, key: str | Non
         f"image{'s' * (per_client > 1)} each need {clients * per_client} images, found {n}; {lower}"
         + (f" or lower {key}" if key else "")
     )
+
+
+def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Assign random images of each class to the clients, as many as `counts` says.
+
+    Args:
+        classes: int64 [n], each image's class, 0..C-1.
+        counts: int64 [N, C]; columns sum to at most the classes' totals.
+        rng: random stream.
+    """
+    clients = len(counts)
+    owner = np.full(len(classes), -1)
+    for c in range(counts.shape[1]):
+        members = rng.permutation(np.flatnonzero(classes == c))[: counts[:, c].sum()]
+        owner[members] = np.repeat(np.arange(clients), counts[:, c])
+    return collect(owner, clients)
+
+
+def class_totals(labels: Indices) -> tuple[Indices, Indices]:
+    """Return each image's index among the C classes present, int64 [n], and totals, int64 [C]."""
+    _, classes, totals = np.unique(labels, return_inverse=True, return_counts=True)
+    return classes.astype(np.int64), totals.astype(np.int64)

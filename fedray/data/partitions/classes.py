@@ -1,19 +1,92 @@
-"""Label skew by the number of classes: every client holds k classes (NIID-Bench's `#C=k`)."""
+"""Partitions without skew, and with label skew by whole classes or shards."""
 
 from __future__ import annotations
 
 import logging
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, model_validator
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen
-from fedray.data.partitions import Annotations, Indices, Partition, partitions
-from fedray.data.partitions._per_class import assign_images, class_totals
+from fedray.config import Chosen, Component, Frozen, Seed, default_entry
+from fedray.data.imageset import Domains
+from fedray.data.partitions import (
+    Annotations,
+    Indices,
+    Partition,
+    assign_images,
+    class_totals,
+    collect,
+    partitions,
+    require_samples,
+)
 
 _log = logging.getLogger(__name__)
+
+
+@partitions.add
+class Iid(Partition):
+    """No skew: every client gets n//N or n//N + 1 images drawn uniformly.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Section 3 (IID).
+    """
+
+    name = "iid"
+    paper = "McMahan et al., AISTATS 2017"
+
+    def split(
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        n = len(annotations.labels)
+        require_samples(n, clients)
+        owner = np.empty(n, np.int64)
+        owner[rng.permutation(n)] = np.arange(n) % clients
+        return collect(owner, clients)
+
+
+class ShardsParams(Frozen):
+    """Parameters of `shards`."""
+
+    shards_per_client: int = Field(2, ge=1, le=10**6)
+    """S: number of shards per client; a shard usually has one or two classes."""
+
+
+@partitions.add
+class Shards(Partition):
+    """Label skew: images sorted by label are cut into N*S shards; each client gets S at random.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Section 3 (pathological non-IID). Shards have n//(N*S) images, the first n mod
+    (N*S) one more, so that no image remains.
+    """
+
+    name = "shards"
+    paper = "McMahan et al., AISTATS 2017"
+    Params = ShardsParams
+    params: ShardsParams
+
+    def split(
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        labels, params = annotations.labels, self.params
+        n, shards = len(labels), clients * params.shards_per_client
+        if shards > n:
+            raise UserError(
+                f"data.partition: {clients} clients with {params.shards_per_client} shards each "
+                f"need {shards} images, found {n}; lower data.clients or "
+                "data.partition.shards_per_client"
+            )
+        order = rng.permutation(n)
+        order = order[np.argsort(labels[order], kind="stable")]
+        holder = rng.permutation(shards) % clients
+        sizes = np.full(shards, n // shards)
+        sizes[: n % shards] += 1
+        owner = np.empty(n, np.int64)
+        owner[order] = np.repeat(holder, sizes)
+        return collect(owner, clients)
 
 
 class ClassesParams(Frozen):
@@ -133,3 +206,128 @@ def _check_totals(labels: Indices, totals: Indices, holders: Indices) -> None:
                 f"{total} image{'s' * (int(total) > 1)}; lower data.clients or "
                 "data.partition.classes_per_client, or use more images"
             )
+
+
+class ClassChunksParams(Frozen):
+    """Parameters of `class_chunks`."""
+
+    class_seed: Seed = 2023
+    """Seed of the shuffled class order; independent of the experiment's seed, as in the official
+    code (with another generator), so that all seeds share one assignment."""
+
+
+@partitions.add
+class ClassChunks(Partition):
+    """Label skew: shuffled classes are cut into chunks of round(m/N); the last client has the rest.
+
+    FedMGP's base-to-novel protocol for m classes and N clients. Rounding is Python's, as in the
+    official code: of 25 classes, nine of 10 clients get 2 each and the last one gets 7.
+    """
+
+    name = "class_chunks"
+    paper = "Bo et al., FedMGP, NeurIPS 2025"
+    Params = ClassChunksParams
+    params: ClassChunksParams
+
+    def split(
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        labels = annotations.labels
+        classes = np.unique(labels)
+        chunk_size = round(len(classes) / clients)
+        if chunk_size < 1 or chunk_size * (clients - 1) >= len(classes):
+            raise UserError(
+                f"data.partition=class_chunks: {len(classes)} classes cannot be cut into chunks of "
+                f"{max(chunk_size, 1)} for {clients} clients; set data.clients to another number, "
+                f"for example {max(1, len(classes) // max(chunk_size, 1))}"
+            )
+        shuffled = np.random.default_rng(self.params.class_seed).permutation(classes)
+        chunk = np.minimum(np.arange(len(classes)) // chunk_size, clients - 1)
+        holder = np.empty(int(classes[-1]) + 1, np.int64)
+        holder[shuffled] = chunk
+        return collect(holder[labels], clients)
+
+
+class ClassGroupsParams(Frozen):
+    """Parameters of `class_groups`."""
+
+    classes: tuple[int, ...] = Field((80, 20), min_length=1, max_length=1000)
+    """Number of classes of each group, in the order of the labels."""
+    clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
+    """Number of clients of each group, in the order of their ids."""
+    within: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
+        "fedtsp_dirichlet"
+    )
+    """Partition of a group's images among its clients: name and parameters."""
+
+    @model_validator(mode="after")
+    def _check_group_counts(self) -> ClassGroupsParams:
+        if len(self.classes) != len(self.clients):
+            raise ValueError(
+                f"has {len(self.classes)} groups of classes and {len(self.clients)} of clients; "
+                "give as many numbers in data.partition.classes as in data.partition.clients"
+            )
+        if min(*self.classes, *self.clients, 1) < 1:
+            raise ValueError("every group needs at least one class and one client")
+        return self
+
+
+@partitions.add
+class ClassGroups(Partition):
+    """The first clients share the first classes, the next clients the next classes, and so on.
+
+    FedTSP's new classes (supplementary H.2): of 100 classes, 80 for 16 clients and 20 for four
+    clients that join later (`join.clients=4 join.round=51`), with a Dirichlet partition inside each
+    group. Groups are partitioned one after the other.
+    """
+
+    name = "class_groups"
+    paper = "Wu et al., FedTSP, CVPR 2026, supplementary H.2"
+    Params = ClassGroupsParams
+    params: ClassGroupsParams
+
+    def split(
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        within = self.params.within.build()
+        if not isinstance(within, Partition):
+            raise UserError(
+                f"data.partition.within={within.name} does not assign every image to a client; "
+                "choose a partition, for example fedtsp_dirichlet"
+            )
+        self._check_sums(annotations.labels, clients)
+        parts: list[Indices] = []
+        starts = np.cumsum((0, *self.params.classes))
+        for number, count in enumerate(self.params.clients):
+            first, end = int(starts[number]), int(starts[number + 1])
+            members = np.flatnonzero((first <= annotations.labels) & (annotations.labels < end))
+            if not len(members):
+                raise UserError(
+                    f"data.partition: there is no image of the classes {first} to {end - 1} of "
+                    f"group {number}; change data.partition.classes or use more images"
+                )
+            group_parts = within.split(_subset(annotations, members, first), count, rng)
+            parts += [members[part] for part in group_parts]
+        return parts
+
+    def _check_sums(self, labels: Indices, clients: int) -> None:
+        total = sum(self.params.clients)
+        if total != clients:
+            raise UserError(
+                f"data.partition.clients={list(self.params.clients)} sums to {total} clients, but "
+                f"data.clients={clients}; make them equal"
+            )
+        classes, last = sum(self.params.classes), int(labels.max())
+        if classes <= last:
+            raise UserError(
+                f"data.partition.classes={list(self.params.classes)} sums to {classes} classes, "
+                f"but there is a class {last}; make the sum the number of classes"
+            )
+
+
+def _subset(annotations: Annotations, members: Indices, first: int) -> Annotations:
+    """Return the annotations of some images; classes are counted from `first`."""
+    domains = annotations.domains
+    if domains is not None:
+        domains = Domains(domains.names, domains.ids[members])
+    return Annotations(annotations.labels[members] - first, domains)

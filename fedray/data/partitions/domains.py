@@ -9,8 +9,7 @@ import numpy as np
 
 from fedray.base.errors import UserError
 from fedray.data.partitions import Annotations, Indices, Partition, partitions
-from fedray.data.partitions._per_class import redraw_until
-from fedray.data.partitions.dirichlet import DirichletParams
+from fedray.data.partitions.dirichlet import DirichletParams, redraw_until
 
 _log = logging.getLogger(__name__)
 
@@ -52,16 +51,8 @@ class DomainClients(Partition):
             if per_domain == 1:
                 parts.append(members)
                 continue
-            inside = redraw_until(
-                labels[members],
-                per_domain,
-                self.params.alpha,
-                rng,
-                min_samples=self.params.min_samples,
-                max_draws=self.params.max_draws,
-                official=False,
-                name=f"domain {domains.names[domain]}",
-            )
+            name = f"domain {domains.names[domain]}"
+            inside = redraw_until(labels[members], per_domain, self.params, rng, name)
             parts += [members[part] for part in inside]
         return parts
 

@@ -112,7 +112,7 @@ def hub_folder(key: str, repository: str, weights: Sequence[str] = WEIGHTS) -> P
     from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    with reading(f"{key}: '{repository}' of the Hugging Face hub"):
+    with reading(f"{key}: '{repository}' of the Hugging Face hub (or set {key}.path)"):
         try:
             cached = snapshot_download(repository, local_files_only=True)
         except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
