@@ -75,7 +75,7 @@ class Endpoint:
     """The endpoint of a language model.
 
     Attributes:
-        url: the base URL, to which /chat/completions is appended.
+        url: the base URL, to which /chat/completions is appended; messages name its host alone.
         model: the model's name at the endpoint.
         key: the secret key, never shown; empty if the endpoint needs none.
         retries: maximal repetitions of a request after a temporary failure or a lost connection.
@@ -149,16 +149,14 @@ class Endpoint:
             allowed_methods=("POST",),
             raise_on_status=False,
         )
+        content = {"model": self.model, "messages": list(messages)}
+        timeout = min(30.0, self.timeout_s), self.timeout_s
         try:
             with requests.Session() as session:
                 for scheme in ("http://", "https://"):
                     session.mount(scheme, HTTPAdapter(max_retries=retry))
-                return session.post(
-                    f"{self.url}/chat/completions",
-                    json={"model": self.model, "messages": list(messages)},
-                    auth=self._sign,
-                    timeout=(min(30.0, self.timeout_s), self.timeout_s),
-                )
+                url = f"{self.url}/chat/completions"
+                return session.post(url, json=content, auth=self._sign, timeout=timeout)
         except requests.RequestException as error:
             raise UserError(
                 f"{self.host} did not answer after {self.retries} retries "
@@ -277,10 +275,8 @@ def read_classes(text: str) -> list[str]:
 def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> None:
     """Ask a large language model for descriptions of classes."""
     endpoint, names, text = Endpoint.from_environment(), read_classes(classes), INSTRUCTION
-    if not out.parent.is_dir():
-        raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
-    if out.exists():
-        raise UserError(f"--out: {out} exists; name another file ({_KEPT})")
+    if out.exists() or not out.parent.is_dir():
+        raise UserError(f"--out: {out} exists, or its folder does not; name another ({_KEPT})")
     if instruction is not None:
         text = read_text(instruction, "--instruction: the file", MOST_BYTES)
     described = {}

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from tensors import seeded
 
-from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data.augment import (
     NO_AUGMENTATION,
@@ -49,33 +48,6 @@ def test_they_are_values():
     assert made("flip_crop") != made("flip_rotate")
     assert len({made("flip_crop"), made("flip_crop", padding=4), made("none")}) == 2
     assert pickle.loads(pickle.dumps(made("flip_crop", padding=3))) == made("flip_crop", padding=3)
-
-
-def test_only_none_changes_nothing():
-    assert [name for name in augmentations.names() if made(name).is_identity] == ["none"]
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "match"),
-    [
-        ("flip_crops", {}, r"no augmentation 'flip_crops'.*'flip_crop'"),
-        ("none", {"padding": 4}, "unknown key 'padding' in data.augment"),
-        (
-            "flip_crop",
-            {"padding": -1},
-            "data.augment.padding: input should be greater than or equal to 0",
-        ),
-        (
-            "flip_rotate",
-            {"max_angle": 200},
-            "data.augment.max_angle: input should be less than or equal to 180, found",
-        ),
-        ("resized_crop", {"scale_min": 0.9, "scale_max": 0.5}, "lower data.augment.scale_min"),
-    ],
-)
-def test_wrong_names_and_parameters(name, params, match):
-    with pytest.raises(UserError, match=match):
-        made(name, **params)
 
 
 def test_none_gives_the_same_images_and_draws_nothing():

@@ -152,15 +152,3 @@ def test_means_over_clients_and_of_base_and_novel(run):
 @pytest.mark.parametrize(("b", "n", "expected"), [(0.5, 0.5, 0.5), (0.9, 0.6, 0.72), (0, 0, 0)])
 def test_harmonic_mean(b, n, expected):
     assert harmonic_mean(b, n) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("method", "changes", "message"),
-    [
-        ("promptfl", {"data.test": "local"}, r"novel=true tests on official test images"),
-        ("fedavg", {}, r"data\.novel=true tests classes that no client trains on, but fedavg's"),
-    ],
-)
-def test_impossible_choices(assemble, method, changes, message):
-    with pytest.raises(UserError, match=message):
-        assemble(method, {**CHANGES, **changes})

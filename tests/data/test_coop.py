@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
-from fedray.config import DataConfig, component, load_experiment, parse_assignments, read_experiment
+from fedray.config import DataConfig, component
 from fedray.data import ReadOptions, federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 
@@ -101,14 +101,6 @@ def test_clients_of_few_shots_validate_on_val(tmp_path):
             assert len(train) == 20 or test == "local"
 
 
-def test_a_val_too_small_for_the_dominant_class_is_a_sentence(tmp_path):
-    images = load(write_set(tmp_path, train=16, val=3, test=8))
-    with pytest.raises(
-        UserError, match=r"of the source's validation images of class .* there are 3"
-    ):
-        federated(images, DOMINANT, 3, "official")
-
-
 def test_another_split_may_replace_coops(tmp_path):
     file = write_set(tmp_path)
     paths = [f"images/golf/{i}.png" for i in (0, 1, 4, 6)]
@@ -129,20 +121,6 @@ def test_a_missing_split_file_is_named_with_the_command_that_gets_it(tmp_path, n
         load_images("coop", tmp_path / home)
 
 
-def test_missing_aircraft_says_where_it_comes_from(tmp_path):
-    (tmp_path / "fgvc_aircraft").mkdir()
-    with pytest.raises(UserError, match=r"variants.txt is missing; get it with: fedray get fgvc"):
-        load_images("coop", tmp_path / "fgvc_aircraft")
-
-
-def test_a_folder_of_another_name_lists_all_sets(tmp_path):
-    with pytest.raises(UserError, match=r"holds 0 of CoOp's data sets; expected") as error:
-        load_images("coop", tmp_path)
-    assert all(home in str(error.value) for home, _ in HOMES.values())
-    with pytest.raises(UserError, match=r"data.source=coop needs a folder: set data.root"):
-        load_images("coop")
-
-
 def test_missing_images_are_named_with_their_source(tmp_path):
     file = write_set(tmp_path)
     for i in (2, 3):
@@ -153,34 +131,3 @@ def test_missing_images_are_named_with_their_source(tmp_path):
     )
     with pytest.raises(UserError, match=match):
         load(file)
-
-
-def test_two_sets_in_one_folder_are_refused(tmp_path):
-    file = write_set(tmp_path)
-    (file.parent / "split_zhou_EuroSAT.json").write_text("{}")
-    with pytest.raises(UserError, match=r"holds 2 of CoOp's data sets"):
-        load(file)
-
-
-@pytest.mark.parametrize(
-    ("source", "root", "end"),
-    [
-        (
-            "coop",
-            "oxford_pets",
-            "; get it with: fedray get oxford_pets",
-        ),
-        ("coop", "pets", "pass data.root=/its/path"),
-        ("parquet", "pets", "pass data.root=/its/path"),
-    ],
-)
-def test_an_experiment_with_a_missing_folder_says_where_its_data_comes_from(
-    tmp_path, monkeypatch, source, root, end
-):
-    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
-    match = rf"data.root={root} is not a folder \(looked at {tmp_path}/{root} and .*{end}$"
-    with pytest.raises(UserError, match=match):
-        load_experiment(
-            read_experiment("fedmgp_base_to_novel_paper"),
-            parse_assignments([f"data.source={source}", f"data.root={root}"]),
-        )

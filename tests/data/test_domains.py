@@ -139,11 +139,6 @@ def test_with_novel_classes_the_domains_hold_the_base_classes_alone():
     assert {eval_set.classes for eval_set in domains} == {range(2)}
 
 
-def test_every_domain_needs_domains():
-    with pytest.raises(UserError, match=r"data\.every_domain.* has no domains"):
-        federated(images(domains=0), "iid", every_domain=True)
-
-
 def test_few_shot_clients_are_tested_on_every_domain_whole():
     data = images(n=1200)
     found = federated(data, "dominant_class", every_domain=True)

@@ -113,20 +113,6 @@ def test_hash_and_manifest_cover_every_phase():
     assert later["clients"][2]["test"] == data.later[0][1].test[2].tolist()
 
 
-@pytest.mark.parametrize(
-    ("phases", "message"),
-    [
-        ([], "has no phases; give at least one"),
-        ([{"round": 5}, {"round": 5}], "order them by round"),
-        ([{"round": 1}], r"data\.evolution\.phases\.0\.round"),
-        ([{"round": 3, "partition": {"alfa": 1}}], "alfa"),
-    ],
-)
-def test_phases_that_cannot_be(phases, message):
-    with pytest.raises(UserError, match=message):
-        component("data evolution", "repartition", key="data.evolution", phases=phases)
-
-
 def test_a_phase_that_cannot_serve_the_clients_is_named():
     phases = [{"round": 4, "partition": {"alpha": 1, "min_samples": 500}}]
     keys = DataConfig(

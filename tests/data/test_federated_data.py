@@ -73,11 +73,6 @@ def test_both_parts_need_an_image(n, fraction):
         )
 
 
-def test_a_client_too_small_is_named():
-    with pytest.raises(UserError, match="client 0 has 1 image, of which"):
-        make(make_images(5), clients=5)
-
-
 def test_every_image_once_and_histogram():
     data = make()
     everything = np.concatenate([*data.train, *data.test])

@@ -136,23 +136,6 @@ def test_names_from_hugging_face_dataset_info(tmp_path):
     assert load_images("parquet", tmp_path).class_names == ("cat", "dog")
 
 
-def test_rows_are_counted_per_file(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", two(), [0, 1])
-    write_parquet(tmp_path / "train-1.parquet", [*two(), b"broken"], [0, 1, 1])
-    write_names(tmp_path)
-    with pytest.raises(UserError, match=r"train-1.parquet, row 2 cannot be decoded"):
-        load_images("parquet", tmp_path)
-
-
-def test_wrong_folders(tmp_path):
-    with pytest.raises(UserError, match=r"data.source=parquet needs a folder: set data.root"):
-        load_images("parquet")
-    with pytest.raises(UserError, match=r"missing is not a folder; set data.root"):
-        load_images("parquet", tmp_path / "missing")
-    with pytest.raises(UserError, match="contains no folder of images; expected <class>/<image>"):
-        load_images("image_folder", tmp_path)
-
-
 def test_sizes_that_differ_need_image_size(tmp_path):
     encoded = [encode(filled(1, (6, 9))), encode(filled(2, (12, 8)))]
     write_parquet(tmp_path / "train.parquet", encoded, [0, 1])
@@ -268,14 +251,6 @@ def test_domain_folders(tmp_path):
     assert images.images[:, 0, 0, 0].tolist() == [4, 5, 1, 2, 3]
     assert images.labels.tolist() == [0, 1, 1, 1, 1]
     assert images.origin.tolist() == [0, 0, 0, 0, 1]
-
-
-def test_wrong_domain_folders(tmp_path):
-    with pytest.raises(UserError, match=r"contains no folder; expected <domain>/<class>/<image>"):
-        load_images("domain_folder", tmp_path)
-    (tmp_path / "photo").mkdir()
-    with pytest.raises(UserError, match=r"photo contains no folder of images; expected <class>/"):
-        load_images("domain_folder", tmp_path)
 
 
 # --- torchvision ---------------------------------------------------------------------------------

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_files import structs, write_names, write_table
 from PIL import Image
 
 from fedray.__main__ import main
-from fedray.base.errors import UserError
-from fedray.data import load_images
 from fedray.data.inspect import source_for
 from fedray.language.descriptions import load_descriptions
 from fedray.run import main as run
@@ -40,15 +37,6 @@ def flowers(tmp_path) -> Path:
         for i in range(12):
             draw(root / name / f"{i:02}.png", colour)
     return root
-
-
-def as_parquet(flowers: Path, folder: Path, **columns: list[object]) -> None:
-    """Write a folder of classes as a parquet file with further columns."""
-    rows = sorted(flowers.glob("*/*.png"))
-    labels = [sorted(COLOURS).index(path.parent.name) for path in rows]
-    images = structs([path.read_bytes() for path in rows])
-    write_table(folder / "train-0.parquet", {"image": images, "label": labels, **columns})
-    write_names(folder, sorted(COLOURS))
 
 
 def inspected(capsys, root: Path, *words: str, code: int = 0) -> str:
@@ -79,15 +67,6 @@ def test_classes_and_a_split_are_those_of_a_run(flowers, capsys):
     assert said.index("tulip") < said.index("daisy") < said.index("sizes")
 
 
-def test_the_command_reads_the_source_that_is_given(tmp_path, capsys):
-    for domain in ("photo", "sketch"):
-        for name, colour in COLOURS.items():
-            draw(tmp_path / domain / name / "a.png", colour, size=(20, 20))
-    assert "2 domains (photo, sketch)" in inspected(capsys, tmp_path, "data.partition=iid")
-    said = inspected(capsys, tmp_path, "data.source=image_folder", code=2)
-    assert "photo contains no image" in said
-
-
 @pytest.mark.parametrize(
     ("paths", "source"),
     [
@@ -104,15 +83,6 @@ def test_the_layout_tells_the_source(tmp_path, paths, source):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert source_for(tmp_path) == source
-
-
-@pytest.mark.parametrize("missing", [None, ""])
-def test_images_without_a_domain_among_others_are_refused(flowers, tmp_path, capsys, missing):
-    domains = [missing, *["photo"] * 20, *["sketch"] * 15]
-    as_parquet(flowers, tmp_path / "table", domain=domains)
-    with pytest.raises(UserError, match=r"row 0 has no domain, but others have one \(photo"):
-        load_images("parquet", tmp_path / "table")
-    assert "row 0 has no domain" in inspected(capsys, tmp_path / "table", code=2)
 
 
 def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
@@ -136,17 +106,6 @@ def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
     texts.write_text(json.dumps(filled))
     assert load_descriptions(str(texts), tuple(COLOURS)).classes["rose"].label == "rose"
     assert "is there already" in inspected(capsys, flowers, *words, code=2)
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("data.clients", "'data.clients' is not key=value"),
-        ("data.clients=50", "data.partition: 50 clients"),
-    ],
-)
-def test_words_that_cannot_be_are_refused(flowers, word, said, capsys):
-    assert said in inspected(capsys, flowers, word, code=2)
 
 
 def socket_at(path: Path) -> None:
@@ -189,10 +148,3 @@ def test_whatever_is_not_read_is_counted(flowers, capfdbinary):
     assert main(["data", str(flowers), "data.clients=2"]) == 0
     out = capfdbinary.readouterr().out.decode("utf-8")
     assert r"not read: socket, rose/\udce9\x1b[31m, rose/more/0.png" in out
-
-
-def test_what_systems_add_is_passed_over(flowers, capsys):
-    (flowers / "__MACOSX/rose").mkdir(parents=True)
-    for name in ("rose/._0.png", "rose/Thumbs.db", ".DS_Store", "__MACOSX/rose/._0.png"):
-        (flowers / name).write_bytes(b"Mac OS X")
-    assert "not read" not in inspected(capsys, flowers)

@@ -196,11 +196,6 @@ def test_tiny_imagenets_ids_belong_to_its_words():
         assert spelled[name] == word
 
 
-def test_an_unknown_set_is_refused():
-    with pytest.raises(UserError, match=r"no data set 'cifar' is known; give one of caltech101, "):
-        known("cifar")
-
-
 def test_coops_layout_is_inspected(tmp_path, capsys):
     coop_set(tmp_path, "caltech101")
     (tmp_path / "caltech-101/101_ObjectCategories/BACKGROUND_Google").mkdir()

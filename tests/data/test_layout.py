@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import unicodedata
 
@@ -33,13 +32,6 @@ def classes(root, names=("cat", "dog"), count=1):
 def table(path, labels=(0, 1), **columns):
     images = structs([encode(filled(label)) for label in labels])
     write_table(path, {"image": images, "label": list(labels), **columns})
-
-
-def log_of(caplog, *arguments):
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        images = load_images(*arguments)
-    return images, caplog.text
 
 
 # --- words for splits -----------------------------------------------------------------------------
@@ -128,16 +120,6 @@ def test_parquet_files_of_no_split_are_training_data(tmp_path):
         load_images("parquet", tmp_path)
 
 
-def test_validation_masks_are_no_test_beside_a_test(tmp_path):
-    (tmp_path / "classes.json").write_text('["background", "cat"]')
-    for split in ("train", "dev", "test"):
-        fill(tmp_path / "x" / split / "images")
-        (tmp_path / "x" / split / "masks").mkdir()
-        filled(1, mode="L").save(tmp_path / "x" / split / "masks" / "0.png")
-    images = load_images("mask_folder", tmp_path)
-    assert sorted(images.origin.tolist()) == [TRAIN, TEST, VALIDATION]
-
-
 @pytest.mark.parametrize(
     ("folders", "match"),
     [
@@ -163,13 +145,6 @@ def test_names_of_classes_may_have_words_for_splits(tmp_path):
     images = load_images("image_folder", tmp_path)
     assert images.class_names == ("crash_test", "train", "train_station", "valid ticket")
     assert images.origin.tolist() == [TRAIN] * 4
-
-
-def test_a_domain_is_no_split(tmp_path):
-    for domain in ("train", "test"):
-        classes(tmp_path / domain)
-    with pytest.raises(UserError, match=r"test is named after a split, not .* data.source=image_f"):
-        load_images("domain_folder", tmp_path)
 
 
 # --- unread files ---------------------------------------------------------------------------------
@@ -254,13 +229,6 @@ def test_domains_are_composed(tmp_path):
     write_names(tmp_path / "table")
     table(tmp_path / "table/train.parquet", domain=[NFC, NFD])
     assert load_images("parquet", tmp_path / "table").domains.names == (NFC,)
-
-
-def test_lists_with_both_forms_are_refused(tmp_path):
-    write_names(tmp_path, [NFC, NFD])
-    table(tmp_path / "train.parquet")
-    with pytest.raises(UserError, match="the name of class 1"):
-        load_images("parquet", tmp_path)
 
 
 def test_paths_of_a_split_file_are_composed(tmp_path):

@@ -342,20 +342,3 @@ def test_more_clients_than_images(name, params, match):
 def test_classes_that_cannot_be_divided(labels, clients, each, match):
     with pytest.raises(UserError, match=match):
         split("classes", labels, clients, classes_per_client=each)
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "match"),
-    [
-        ("fedtsp_dirichlet", {"alpha": 0}, r"data.partition.alpha: input should be greater than 0"),
-        ("fedtsp_dirichlet", {"alhpa": 1}, "Did you mean 'alpha'"),
-        ("fedtsp_dirichlet", {"variant": "even"}, "data.partition.variant: .*'exact' or 'official"),
-        ("fedtsp_dirichlet", {"max_draws": 5}, "max_draws has no effect with variant=exact"),
-        ("iid", {"alpha": 1}, "unknown key 'alpha'"),
-        ("shards", {"shards_per_client": 0}, "data.partition.shards_per_client"),
-        ("classes", {"classes_per_client": 0}, "data.partition.classes_per_client"),
-    ],
-)
-def test_wrong_parameters(name, params, match):
-    with pytest.raises(UserError, match=match):
-        split(name, balanced(), 5, **params)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from fedray.base.errors import UserError
 from fedray.config import component
 from fedray.data import ReadOptions
 from fedray.data.decoding import decode
@@ -82,11 +81,6 @@ def test_each_way_has_its_own_images_in_the_cache(tmp_path):
         for resize in (None, "bilinear", "bicubic", None)
     }
     assert len({found.sha256 for found in loaded.values()}) == 3
-
-
-def test_a_way_to_resize_needs_a_size():
-    with pytest.raises(UserError, match=r"set data\.image_size, for example 224"):
-        resolve("promptfl_clip", ["data.resize=bicubic", "data.image_size=null"])
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

@@ -10,11 +10,11 @@ import zlib
 
 import numpy as np
 import pytest
-from image_files import encode, structs, write_names, write_table
+from image_files import encode
 from PIL import Image, ImageOps, PngImagePlugin
 
 from fedray.base.errors import UserError
-from fedray.data import ReadOptions, load_images
+from fedray.data import ReadOptions
 from fedray.data.decoding import decode, decode_masks
 from fedray.trained.images import Preprocessing
 
@@ -94,14 +94,6 @@ def test_a_mask_fits_the_upright_image():
     assert np.array_equal(both, ids)
     with pytest.raises(UserError, match="has 8x12 pixels, but its image 0 has 12x8"):
         decode_masks([FORMATS["jpeg"](1)], [encode(mask)], str, ReadOptions(), classes=3)
-
-
-def test_sizes_are_compared_upright(tmp_path):
-    write_names(tmp_path)
-    images = [FORMATS["jpeg"](1), FORMATS["jpeg"](6)]
-    write_table(tmp_path / "train.parquet", {"image": structs(images), "label": [0, 1]})
-    with pytest.raises(UserError, match="row 1 is 8x12, the first is 12x8"):
-        load_images("parquet", tmp_path)
 
 
 def test_a_trained_model_sees_images_as_the_run_did(tmp_path):
@@ -188,18 +180,6 @@ def test_a_trained_model_puts_drawings_on_white(tmp_path):
 
 
 # --- memory ---------------------------------------------------------------------------------------
-
-
-def test_encoded_images_are_read_again_to_be_decoded(tmp_path):
-    rng = np.random.default_rng(1)
-    pixels = rng.integers(0, 256, (300, 5, 5, 3), dtype=np.uint8)
-    encoded = structs([encode(Image.fromarray(one)) for one in pixels])
-    write_names(tmp_path)
-    labels = [i % 2 for i in range(300)]
-    write_table(tmp_path / "train.parquet", {"image": encoded, "label": labels})
-    images = load_images("parquet", tmp_path, ReadOptions(classes=("dog", "cat")))
-    assert np.array_equal(images.images, pixels.transpose(0, 3, 1, 2))
-    assert images.labels.tolist() == [1 - label for label in labels]
 
 
 @pytest.mark.slow

@@ -45,26 +45,6 @@ def test_impossible_encoders(params, message):
         component("text encoder", key="text.encoder", **params)
 
 
-def test_the_key_of_a_choice_elsewhere_is_named():
-    with pytest.raises(UserError, match=r"unknown key 'dim' in text\.teacher"):
-        component("text encoder", "minilm", key="text.teacher", dim=3)
-
-
-def test_impossible_styles():
-    with pytest.raises(UserError, match=r"no text style 'fin'\. Did you mean 'fine'\?"):
-        component("text style", "fin")
-    with pytest.raises(UserError, match=r"unknown key 'k' in text\.style"):
-        component("text style", "fine", key="text.style", k=2)
-
-
-def test_choices_are_values():
-    one, same = (component("text encoder", "random", dim=8).build() for _ in range(2))
-    other = component("text encoder", "orthogonal", dim=8).build()
-    assert one == same
-    assert hash(one) == hash(same)
-    assert one != other
-
-
 def test_only_what_is_worth_it_is_cached(tmp_path):
     assert {entry.name for entry in encoders.entries() if not entry.cached} == {
         "random",

@@ -140,15 +140,6 @@ def test_a_failure_leaves_the_answers_which_are_not_asked_again(command, server,
 
 
 @pytest.mark.slow
-def test_a_file_is_never_replaced(command, server, capsys):
-    command.out.write_text("notes of mine")
-    assert command("cat,dog") == 2
-    assert "exists; name another file" in capsys.readouterr().err
-    assert command.out.read_text() == "notes of mine"
-    assert not server.asked
-
-
-@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_found_before_a_model_is_asked(
     command, server, monkeypatch, tmp_path
 ):
@@ -237,23 +228,3 @@ def test_classes(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             read_classes(text)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"BASE_URL": "http://x"}, "error: set FEDRAY_LLM_BASE_URL (for example https://api"),
-        ({"BASE_URL": "x", "MODEL": "y"}, "error: the endpoint did not answer after 6 retries"),
-        ({"BASE_URL": "http://x", "MODEL": "y"}, "error: --out: the folder /no does not"),
-    ],
-)
-def test_what_is_not_set_is_one_sentence(monkeypatch, capsys, tmp_path, settings, message):
-    for name in ("BASE_URL", "MODEL", "API_KEY"):
-        monkeypatch.delenv(f"FEDRAY_LLM_{name}", raising=False)
-    for name, value in settings.items():
-        monkeypatch.setenv(f"FEDRAY_LLM_{name}", value)
-    out = "/no/where" if "/no" in message else tmp_path / "out.json"
-    assert fedray(["generate", "--classes=a,b", f"--out={out}"]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.err.count("\n"), said.out) == (1, "")

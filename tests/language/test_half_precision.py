@@ -8,9 +8,7 @@ from clips import frozen
 from tensors import CPU
 from torch.nn.functional import cosine_similarity
 
-from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.language.encoders.base import TokenEncoder
 from fedray.language.tower import TextTower
 
 TEXTS = [["a photo of a cat : fur"], ["a photo of a dog : an animal with fur"]]
@@ -46,11 +44,6 @@ def test_open_clips_text_tower_in_bfloat16_is_near_float32(tiny_clip):
     assert rounded.dtype == torch.float32
     assert not torch.equal(exact, rounded)
     assert float(cosine_similarity(exact.flatten(), rounded.flatten(), 0)) > 0.999
-
-
-def test_an_encoder_without_bfloat16_says_what_to_set():
-    with pytest.raises(UserError, match=r"set text\.precision=float32"):
-        TokenEncoder.in_half(object())
 
 
 def test_both_keys_change_a_runs_numbers_slightly_and_its_identity(run, assemble):

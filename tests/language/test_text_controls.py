@@ -56,12 +56,6 @@ def test_nothing_is_drawn_from_the_global_generator():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_too_many_texts_for_orthogonal():
-    encoder = choose("orthogonal", dim=3).build()
-    with pytest.raises(UserError, match=r"3 directions for 4 texts; set text\.encoder\.dim=4"):
-        encoder.features("abcd")
-
-
 def test_uniform_vectors_are_positive_and_alike():
     rows = (
         choose("random", dim=512, distribution="uniform")

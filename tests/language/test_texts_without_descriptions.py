@@ -69,11 +69,6 @@ def test_the_proxy_names_are_no_classes_of_cifar100():
     assert not {name.casefold() for name in names} & {canonical_word(name) for name in cifar100}
 
 
-def test_names_that_are_too_few(text_tower_of):
-    with pytest.raises(UserError, match=r"text\.names gives 2 names for 10 classes"):
-        text_tower_of("fedtsp", {"text.names": ["a", "b"]})
-
-
 def test_of_unit_length_normalises_before_and_after_the_mean(text_tower_of):
     changes = {"text.style": "ensemble"}
     found = text_tower_of("fedtsp", changes)

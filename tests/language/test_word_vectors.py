@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedray.base.errors import UserError
-from fedray.config import component, load_experiment, read_experiment
+from fedray.config import component
 from fedray.language.encoders import EncoderChoice, TextEncoder
 from fedray.language.text_cache import cached_text_embeddings
 
@@ -119,13 +119,3 @@ def test_an_experiment_with_word_vectors(tmp_path, text_tower_of):
     changes = {"text.encoder": encoder, "text.style": "name", "model.feature_dim": 2}
     tower = text_tower_of("fedglcl", changes)
     assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
-
-
-def test_a_relative_path_of_word_vectors_becomes_absolute(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "v.txt")
-    asked = [("text.encoder", "vectors"), ("text.encoder.path", "v.txt"), ("text.style", "name")]
-    experiment = load_experiment(read_experiment("fedglcl_digits"), asked)
-    assert experiment.text.encoder == component(
-        "text encoder", "vectors", path=str(tmp_path / "v.txt")
-    )
