@@ -18,11 +18,11 @@ KINDS = {
     "nodes": "kill nodes of a cluster on this machine under runs and sweeps; print recovery times",
     "sweeps": "kill drivers of sweeps and resume them",
     "disk": "fill the disk at a random operation of a run, then free it",
-    "tracker": "let a tracking server hang, fail, die or forget to answer; kill drivers",
+    "tracker": "train while MLflow is silent, locked or gone",
 }
 """The modules of this package that inject faults."""
 
-WEIGHTS = {"nodes": 0.1, "sweeps": 0.1}
+WEIGHTS = {"nodes": 0.1, "sweeps": 0.1, "tracker": 0.1}
 """The share of `all` that slow kinds get, relative to the others."""
 
 

@@ -7,6 +7,7 @@ import pytest
 FAULTS = {
     "disk": (3, 9),
     "kills": (5, 20),
+    "tracker": (3, 6),
 }
 """By kind: how many are injected, and how many by `make long`."""
 
