@@ -109,7 +109,7 @@ def begin(
     check_storage(out, len(nodes))
     say(preflight(experiment, nodes))
     wait("waiting for the workers, which read images, partition and models")
-    return run_on_ray(experiment, out, began)
+    return run_on_ray(experiment, out, began, say)
 
 
 def follow(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import ray
 
 from fedray.base.errors import RayDied, RunFailed
 from fedray.config import Experiment, received_experiment
+from fedray.runtime.assembly import load_data
 from fedray.runtime.cluster import Liveness
 from fedray.runtime.pool import WorkerPool, answer, restarts, wait
 from fedray.runtime.ray_executor import RayExecutor, Worker
@@ -33,7 +34,12 @@ class ServerActor:
     """
 
     def __init__(self, experiment: str, out: str, began: float) -> None:
-        self._rounds = self._run(received_experiment(experiment), Path(out), began)
+        self._experiment = received_experiment(experiment)
+        self._rounds = self._run(self._experiment, Path(out), began)
+
+    def about(self) -> str:
+        """Return one line about the images, which the first round has read."""
+        return load_data(self._experiment).images.about
 
     def round_after(self, last: int) -> Round | None:
         """Return the first round after `last`; None when the run has ended."""
@@ -49,13 +55,19 @@ class ServerActor:
         pool.close()
 
 
-def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
+def run_on_ray(
+    experiment: Experiment,
+    out: Path,
+    began: float,
+    say: Callable[[str], object] = lambda line: None,
+) -> Generator[Round, None, None]:
     """Run an experiment on the connected cluster.
 
     Args:
         experiment: the experiment.
         out: the run's folder.
         began: when start-up began, in seconds since the epoch.
+        say: called with one line about the images before the first round.
 
     Yields:
         Each round after the checkpoint once, although a restarted server repeats some.
@@ -66,7 +78,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         FedrayError: the cause that stopped the run.
     """
     seconds, liveness = experiment.faults.start_timeout_s, Liveness()
-    last = latest_round(RunFolder(out).states)
+    last, is_said = latest_round(RunFolder(out).states), False
     options = {"num_cpus": 0, "num_gpus": experiment.server_gpus, **restarts(experiment)}
     start: Any = ray.remote(ServerActor).options(**options).remote
     server = start(experiment.model_dump_json(by_alias=True), str(out), began)
@@ -81,6 +93,9 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             done: Round | None = answer(ref, experiment, "the server", liveness.check)
             if done is None:
                 return
+            if not is_said:
+                say(answer(server.about.remote(), experiment, "the server", liveness.check))
+                is_said = True
             last = done.round
             yield done
     except RunFailed as error:

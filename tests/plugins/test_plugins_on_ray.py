@@ -51,7 +51,9 @@ def test_every_kind_on_two_workers_without_the_file(tmp_path, two_cpus):
     experiment = resolve("fedavg_digits", words, plugins[1::2])
     for path in here.iterdir():
         path.unlink()
-    list(run_on_ray(experiment, tmp_path / "ray", began=0.0))
+    said = list[str]()
+    list(run_on_ray(experiment, tmp_path / "ray", began=0.0, say=said.append))
+    assert said == ["data.source=tones: 200 images of 2 classes, no official test"]
     use(())  # so that modules that this process loaded while there was a file look for it again
     config = str(tmp_path / "ray" / "run.json")
     serial = [config, "--executor", "serial", "--no-track", "--out", str(tmp_path / "serial")]
