@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 import click
 
-from fedray.base.errors import UserError
 from fedray.command import PATH, WORD, Command
 from fedray.results.analyses.harness import default_folder
 from fedray.results.blocks import Report
@@ -23,44 +20,14 @@ from fedray.results.frame import (
     rank_groups,
     relabel,
 )
-from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic
-from fedray.results.pages.page import html, markdown
-from fedray.results.pages.report import (
-    caveats,
-    report_latex,
-    report_page,
-    sections,
-    write_csv,
-    write_heat_maps,
-    write_partitions,
-)
+from fedray.results.pages.figures import FIGURES, Columns
+from fedray.results.pages.report import report_page, write_file, write_folder
 from fedray.results.pages.terminal import print_sections
-from fedray.storage.files import write_atomic
-from fedray.storage.metric import HEADLINE, Select
+from fedray.storage.metric import HEADLINE
 
-TABLES = ("md", "csv", "tex")
-FORMATS = (*TABLES, *FIGURES, "html")
+FORMATS = ("md", "csv", "tex", "html", *FIGURES)
 """Formats of a report."""
 USUAL_FORMATS = ("md", "csv", "png")
-OTHERS = ("jpg", "jpeg", "xlsx", "docx", "htm", "eps", "txt", "json", "tsv")
-"""Suffixes that are refused instead of being taken for the name of a folder."""
-
-
-@dataclass(frozen=True)
-class ReportStyle:
-    """Options for writing a report.
-
-    Attributes:
-        folders: the folders of the command line; HTML pages take the title from them.
-        formats: the formats that are written into a folder.
-        columns: width of figures, in columns of a paper.
-        order: labels of the rows in the order of the command line, for LaTeX.
-    """
-
-    folders: Sequence[Path]
-    formats: Sequence[str]
-    columns: Literal[1, 2]
-    order: Sequence[str]
 
 
 @click.command(cls=Command)
@@ -78,7 +45,9 @@ class ReportStyle:
     "formats",
     type=click.Choice(FORMATS),
     multiple=True,
-    help="Format of the files in a folder; repeatable; default: md, csv and png.",
+    default=USUAL_FORMATS,
+    show_default=True,
+    help="Format of the files in a folder; repeatable.",
 )
 @click.option(
     "--columns",
@@ -100,8 +69,8 @@ class ReportStyle:
     "labels",
     type=WORD,
     multiple=True,
-    metavar="RUN=TEXT",
-    help="Label of a row: RUN is a method, a label of the table or a run's folder; repeatable.",
+    metavar="WHO=TEXT",
+    help="Label of a row: WHO is a method or a label of the table; repeatable.",
 )
 @click.option(
     "--metric",
@@ -113,107 +82,36 @@ class ReportStyle:
     help="Metric to report (see fedray ls metrics); repeatable; the first one ranks the rows "
     "and chooses the round in which all are read.",
 )
-@click.option(
-    "--at",
-    type=click.Choice(get_args(At)),
-    help="Rank by the best or the final round; default: best, or final if no run has a best round.",
-)
-@click.option(
-    "--select",
-    type=click.Choice(get_args(Select)),
-    help="Images that select the best round; default: each run's report.select.",
-)
-@click.option(
-    "--base",
-    type=WORD,
-    metavar="METHOD",
-    help="Baseline of the paired comparison by seed: a method or a label of the table; default: "
-    "the best.",
-)
 def command(
     folders: Sequence[Path],
     outs: Sequence[Path],
     formats: Sequence[str],
-    columns: Literal[1, 2],
+    columns: Columns,
     wanted: Sequence[str],
     labels: Sequence[str],
     names: Sequence[str],
-    at: At | None,
-    select: Select | None,
-    base: str | None,
 ) -> None:
     """Compare finished runs in a table and figures, averaged over seeds.
 
-    Runs are compared only if their images, clients, protocol and selection of rounds are equal.
+    Runs are compared only if their images, clients, protocol and selection of rounds are equal;
+    the best row is the one with which the others are compared.
     """
-    runs = filter_runs(load_runs(folders, select), wanted)
+    runs = filter_runs(load_runs(folders), wanted)
     metrics = [metric_of(runs, name) for name in dict.fromkeys(names)]
     groups, notes = group_runs(runs, metrics[0].name)
     groups = relabel(groups, labels)
-    some_best = any(member.by_seed(metrics[0].name, "best") for member in groups)
-    at = at or ("best" if some_best else "final")
+    some_best = any(member.by_seed(metrics[0], "best") for member in groups)
+    at: At = "best" if some_best else "final"
     notes += [] if some_best else [NO_BEST]
-    report = Report(rank_groups(groups, metrics[0], at), metrics, at, base, notes)
-    print_sections([*sections(report), *caveats(report)])
-    order = [member.label for member in groups]
-    style = ReportStyle(folders, formats or USUAL_FORMATS, columns, order)
+    report = Report(rank_groups(groups, metrics[0], at), metrics, at, notes)
+    print_sections(report_page(report))
     files: list[Path] = []
     for out in outs or [default_folder(folders)]:
-        if is_file(out):
+        if out.suffix.removeprefix(".") in FORMATS and not out.is_dir():
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_file(report, out, style)
+            write_file(report, out, columns)
             files.append(out)
         else:
             out.mkdir(parents=True, exist_ok=True)
-            files += write_folder(report, out, style)
+            files += write_folder(report, out, formats, columns)
     print("wrote " + "\n      ".join(map(str, files)))
-
-
-def is_file(out: Path) -> bool:
-    """Return True if a path names a report file, False if it names a folder.
-
-    Raises:
-        UserError: if the suffix belongs to a format that is not supported.
-    """
-    if out.is_dir():
-        return False
-    kind = out.suffix.removeprefix(".")
-    if kind in FORMATS:
-        return True
-    if kind.lower() in FORMATS:
-        raise UserError(f"--out {out}: write the suffix in small letters, .{kind.lower()}")
-    if kind in OTHERS:
-        raise UserError(f"--out {out}: a report cannot be .{kind}; use one of {', '.join(FORMATS)}")
-    return False
-
-
-def write_file(report: Report, path: Path, style: ReportStyle) -> None:
-    """Write the report in the format of the file's suffix."""
-    writers: dict[str, Callable[[], str]] = {
-        ".md": lambda: markdown([*sections(report), *caveats(report)]),
-        ".tex": lambda: report_latex(report, path.stem, style.order),
-        ".html": lambda: html(report_page(report, style.folders)),
-    }
-    if path.suffix in writers:
-        write_atomic(path, writers[path.suffix]())
-    elif path.suffix == ".csv":
-        write_csv(report, path)
-    else:
-        figure_rounds(report.groups, report.metrics, path, style.columns)
-
-
-def write_folder(report: Report, out: Path, style: ReportStyle) -> list[Path]:
-    """Write tables and figures in all formats into a folder; return the files."""
-    files = []
-    for kind in dict.fromkeys(style.formats):
-        if kind in FIGURES:
-            by_round, by_traffic = out / f"by_round.{kind}", out / f"by_traffic.{kind}"
-            figure_rounds(report.groups, report.metrics, by_round, style.columns)
-            figure_traffic(report.groups, report.metric, by_traffic, style.columns)
-            files += [by_round, by_traffic]
-            files += write_heat_maps(report.groups, out, kind)
-            files += write_partitions(report.groups, out) if kind == "png" else []
-        else:
-            files.append(out / ("page.html" if kind == "html" else f"table.{kind}"))
-            write_file(report, files[-1], style)
-    return files

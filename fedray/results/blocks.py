@@ -1,19 +1,89 @@
-"""Partition groups of runs into comparable blocks, and compare each group with a base."""
+"""Runs that are reported together: which of them are comparable, and their caveats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
 
-from fedray.base.errors import UserError, nearest
 from fedray.config import PROTOCOL, role_of
-from fedray.results.frame import At, RunGroup
-from fedray.results.labels import show_value
-from fedray.results.paired import ALPHA, Comparison, PairedTest, Side, compare, holm
+from fedray.results.frame import At, RunGroup, numbers_of
+from fedray.results.labels import show_value, text_of
+from fedray.results.numbers import OF_MEANS, Numbers
+from fedray.results.paired import Comparison, Side, holm
 from fedray.storage.metric import BEST, Metric
+
+
+@dataclass(frozen=True)
+class Report:
+    """Groups of runs that are reported together.
+
+    Attributes:
+        groups: all rows, in the table's order.
+        metrics: the metrics of the table; the first one ranks.
+        at: whether best or last values are ranked and compared.
+        notes: runs that were left out, and other notes.
+    """
+
+    groups: Sequence[RunGroup]
+    metrics: Sequence[Metric]
+    at: At
+    notes: Sequence[str] = ()
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that ranks."""
+        return self.metrics[0]
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """All runs as one frame, with the parts of metrics that papers compute from means."""
+        parts = dict.fromkeys(
+            part for metric in self.metrics for part in OF_MEANS.get(metric.name, ())
+        )
+        info, names = self.groups[0].runs[0].run.info, [metric.name for metric in self.metrics]
+        further = [info.metric(part) for part in parts if part not in names]
+        return numbers_of(self.groups, [*self.metrics, *further], self.at)
+
+    @cached_property
+    def blocks(self) -> list[list[RunGroup]]:
+        """Blocks of groups that are comparable with each other."""
+        return blocks_of(self.groups)
+
+    @property
+    def tables(self) -> list[list[RunGroup]]:
+        """One table per block, or a single table if no two groups are comparable, as in a grid."""
+        incomparable = len(self.blocks) == len(self.groups)
+        return [list(self.groups)] if incomparable else self.blocks
+
+    def differences(self, block: Sequence[RunGroup]) -> list[tuple[Comparison, float | None]]:
+        """Compare the groups of a block with the first one, by the metric that ranks.
+
+        Returns:
+            The comparisons, each with its p, Holm-corrected over the block.
+        """
+        first, *rivals = (Side(member.row, member.column) for member in block)
+        found = [self.numbers.compare(rival, first, self.metric.name) for rival in rivals]
+        return list(zip(found, holm([comparison.p for comparison in found]), strict=True))
+
+    @property
+    def caveats(self) -> list[str]:
+        """Unequal files, environments, rounds, data and settings."""
+        methods = dict.fromkeys(note for block in self.blocks for note in method_differences(block))
+        return [
+            *_files(self.groups),
+            *_environments(self.groups),
+            *_unfinished_runs(self.groups),
+            *explain_blocks(self.blocks),
+            *methods,
+            *self.notes,
+        ]
+
+
+# --- comparable groups ----------------------------------------------------------------------------
 
 
 def blocks_of(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
@@ -50,7 +120,7 @@ def _of_data(one: RunGroup, other: RunGroup) -> Iterable[str]:
         yield "images without a hash, which may be others"
         return
     if hashes[0] != hashes[1]:
-        names = [group.data for group in (one, other)]
+        names = [group.runs[0].data for group in (one, other)]
         yield "other images" + (f" ({' and '.join(names)})" if names[0] != names[1] else "")
         return
     first, second = (
@@ -100,97 +170,37 @@ def method_differences(groups: Sequence[RunGroup]) -> list[str]:
     return notes
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The difference between a group and the base of its block.
-
-    Attributes:
-        member: the group.
-        base: the group that is subtracted.
-        comparison: the paired comparison over seeds.
-        p: p-value, Holm-corrected over the block; None for fewer than two seeds.
-    """
-
-    member: RunGroup
-    base: RunGroup
-    comparison: Comparison
-    p: float | None
-
-    @property
-    def reading(self) -> str:
-        """The difference in words: within or beyond the spread."""
-        if self.comparison.interval is None:
-            return "no seed in common"
-        if self.p is None:
-            return "one seed: no spread"
-        return "within the spread" if self.p > ALPHA else "beyond the spread"
+# --- caveats --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Report:
-    """Groups of runs that are reported together.
+def _files(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield input files with equal names but different contents."""
+    named: dict[tuple[str, str], dict[str | None, RunGroup]] = defaultdict(dict)
+    for member in groups:
+        for key, content in member.runs[0].run.info.files_sha256.items():
+            named[key, text_of(member.keys.get(key))].setdefault(content, member)
+    for (key, _), by_content in named.items():
+        first, *further = by_content.values()
+        yield from (f"{key} differs: {first.label} and {other.label}" for other in further)
 
-    Attributes:
-        groups: all rows, in the table's order.
-        metrics: the metrics of the table; the first one ranks.
-        at: whether best or last values are ranked and compared.
-        base: method or label that other groups are compared with; None: the first of each block.
-        notes: runs that were left out, and other notes.
-    """
 
-    groups: Sequence[RunGroup]
-    metrics: Sequence[Metric]
-    at: At
-    base: str | None = None
-    notes: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if not any(_has_name(member, self.base) for member in self.groups):
-            labels = [member.label for member in self.groups]
-            raise UserError(
-                f"--base {self.base}: there is no such method.{nearest(str(self.base), labels)}"
+def _environments(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield changes of the environment between the seeds of a group, or within a run."""
+    for member in groups:
+        infos = [loaded.run.info for loaded in member.runs]
+        first = infos[0]
+        changes = {info.seed: first.environment.changes(info.environment) for info in infos[1:]}
+        seed = next((seed for seed, changed in changes.items() if changed), None)
+        if seed is not None:
+            yield (
+                f"{member.label}: seeds {first.seed} and {seed} were made in different "
+                f"environments: {'; '.join(changes[seed])}"
             )
 
-    @property
-    def metric(self) -> Metric:
-        """The metric that ranks."""
-        return self.metrics[0]
 
-    @cached_property
-    def blocks(self) -> list[list[RunGroup]]:
-        """Blocks of groups that are comparable with each other."""
-        return blocks_of(self.groups)
-
-    @property
-    def tables(self) -> list[list[RunGroup]]:
-        """One table per block, or a single table if no two groups are comparable, as in a grid."""
-        incomparable = len(self.blocks) == len(self.groups)
-        return [list(self.groups)] if incomparable else self.blocks
-
-    def base_of(self, block: Sequence[RunGroup]) -> RunGroup:
-        """Return the group with which the other groups of a block are compared."""
-        return next((member for member in block if _has_name(member, self.base)), block[0])
-
-    def differences(self, block: Sequence[RunGroup]) -> list[Difference]:
-        """Compare the groups of a block with its base, by the metric that ranks."""
-        base = self.base_of(block)
-        rivals = [member for member in block if member is not base]
-        comparisons = [self._against(member, base) for member in rivals]
-        ps = holm([comparison.p for comparison in comparisons])
-        return [
-            Difference(member, base, comparison, p)
-            for member, comparison, p in zip(rivals, comparisons, ps, strict=True)
-        ]
-
-    def _against(self, member: RunGroup, base: RunGroup) -> Comparison:
-        mine, theirs = (
-            side_group.by_seed(self.metric.name, self.at) for side_group in (member, base)
-        )
-        differences = {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
-        size = max((abs(mine[seed]) for seed in differences), default=1.0)
-        sides = Side(member.label, None), Side(base.label, None)
-        return compare(*sides, differences, PairedTest(), size)
-
-
-def _has_name(member: RunGroup, name: str | None) -> bool:
-    return name is None or name in (member.label, member.method)
+def _unfinished_runs(groups: Sequence[RunGroup]) -> Iterator[str]:
+    for member in groups:
+        for loaded in member.runs:
+            rounds = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
+            if not loaded.run.is_finished:
+                yield f"not finished: {member.label} seed {loaded.seed} has {rounds} rounds"

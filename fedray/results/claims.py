@@ -1,9 +1,8 @@
-"""A claim: an inequality between two cells of a table, two rows, means of rows, or two metrics.
+"""A claim: an inequality between two cells of a table, two rows, or two metrics of a row.
 
-fedtsp > fedproto                    rows, by the mean over all columns
+fedtsp > fedproto                          rows, by the mean over all columns
 fedtsp @ Dir(0.1) > fedproto @ Dir(0.1)
-fedtsp > local + 1.5                 by more than 1.5 points (of a share: per cent)
-random > mean(fedtsp, local)         the mean of two rows, seed by seed
+fedtsp > local + 1.5                       by more than 1.5 points (of a share: per cent)
 fedmgp: accuracy_base > accuracy_novel     two metrics of one row
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -20,22 +19,18 @@ from fedray.base.errors import UserError, nearest, shown
 from fedray.config import Frozen, validate
 from fedray.results.paired import Side
 
-EXAMPLE = "for example: fedtsp > fedproto + 0.5"
 ALL = "all"
 """The column of a table that has no settings."""
 MEAN = "mean"
 EACH = "each"
 _FORM = re.compile(
-    r"^(?P<left>[^<>]+?)\s*(?P<sign>[<>])\s*(?P<right>[^<>]+?)"
-    r"(?:\s+(?P<plus>[+-])\s*(?P<margin>\d+(?:\.\d*)?))?$"
+    r"(?:(?P<row>[^<>:]+):)? *(?P<left>[^<>:]+?) *> *(?P<right>[^<>:]+?)"
+    r"(?: +(?P<sign>[+-]) *(?P<margin>\d+(?:\.\d*)?))?"
 )
-_MEAN_OF = re.compile(r"^mean\((?P<row>[^,]+),(?P<other>[^,]+)\)$")
-_WITHIN = re.compile(r"^(?P<side>[^<>:]+?)\s*:\s*(?P<metrics>[^:]+)$")
-"""A row, and the inequality between two of its metrics."""
 
 
 class ClaimEntry(Frozen):
-    """A claim of a table's file, written with keys."""
+    """A claim as a table's file writes it."""
 
     claim: str
     """The inequality."""
@@ -97,34 +92,19 @@ def parse_claims(
     Repeated claims are merged and keep the first source, so that they count once in the correction.
 
     Raises:
-        UserError: for an entry that is no inequality, names an unknown row, column or metric,
-            compares one column with the mean over all, or is the opposite of another.
+        UserError: for an entry that is no inequality, names an unknown row, column or metric, or
+            compares one column with the mean over all.
     """
     claims: dict[Test, Claim] = {}
-    for entry in entries:
-        tree = {"claim": entry} if isinstance(entry, str) else entry
+    for tree in entries:
         if not isinstance(tree, Mapping):
-            raise UserError(f"claims: {shown(entry)} is no inequality; {EXAMPLE}")
-        parsed = validate(ClaimEntry, tree, "claims")
-        claim = _parse_claim(parsed, rows, columns, metrics)
-        scopes = columns if parsed.on == EACH else [parsed.on]
-        for column_claim in (
-            _claim_at(claim, None if at == MEAN else at, columns) for at in scopes
-        ):
-            _check_opposite(column_claim, claims)
-            claims.setdefault(column_claim.test, column_claim)
+            raise UserError(f"claims: {shown(tree)} has no keys; write {{claim: a > b}}")
+        entry = validate(ClaimEntry, tree, "claims")
+        named = {"row": rows, "column": [*columns, MEAN], "metric": metrics}
+        for column in columns if entry.on == EACH else [entry.on]:
+            claim = _parse_claim(entry, column, named, is_single=len(columns) == 1)
+            claims.setdefault(claim.test, claim)
     return list(claims.values())
-
-
-def _check_opposite(claim: Claim, claims: Mapping[Test, Claim]) -> None:
-    """Raise an error if `claims` has the opposite inequality: one test decides both."""
-    better, worse, margin, metric, than = claim.test
-    other = claims.get((worse, better, -margin, than, metric))
-    if other is not None:
-        raise UserError(
-            f"claims: {shown(other.text)} and {shown(claim.text)} are opposites, which one test "
-            "decides; leave one out"
-        )
 
 
 def check_row_name(name: str, where: str) -> None:
@@ -133,98 +113,61 @@ def check_row_name(name: str, where: str) -> None:
     Raises:
         UserError: naming the row, and `label`, which may be any text.
     """
-    match = _FORM.match(f"{name} > {name}")
-    is_side = match is not None and match["left"] == match["right"] == name
-    if not is_side or "@" in name or ":" in name or name.startswith("mean("):
+    match = _FORM.fullmatch(f"{name} > {name}")
+    if match is None or not match["left"] == match["right"] == name or "@" in name:
         raise UserError(
             f"{where}: {shown(name)} cannot be the name of a row, because claims name rows: leave "
-            "out <, >, :, @, mean(, blanks at its ends and a margin such as + 1; `label:` of the "
-            "row may be any text"
+            "out <, >, :, @, blanks at its ends and a margin such as + 1; `label:` of the row may "
+            "be any text"
         )
 
 
 def rows_in(claim: str) -> set[str]:
     """Return the rows that an inequality names; an empty set if `claim` is no inequality."""
-    within = _WITHIN.match(claim.strip())
-    match = _FORM.match(claim.strip())
-    sides = [match["left"], match["right"]] if match is not None else []
-    sides = [within["side"]] if within is not None else sides
-    return {row for side in sides for row in _side(side)[0]}
-
-
-def _side(text: str) -> tuple[list[str], str | None]:
-    """Return the row, or the two rows, that a side names, and its column."""
-    name, sign, column = (part.strip() for part in text.partition("@"))
-    match = _MEAN_OF.match(name)
-    rows = [name] if match is None else [match["row"].strip(), match["other"].strip()]
-    return rows, column if sign else None
+    match = _FORM.fullmatch(claim.strip())
+    sides = (
+        [] if match is None else [match["row"]] if match["row"] else match.group("left", "right")
+    )
+    return {side.partition("@")[0].strip() for side in sides}
 
 
 def _parse_claim(
-    entry: ClaimEntry, rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+    entry: ClaimEntry, on: str, named: Mapping[str, Sequence[str]], *, is_single: bool
 ) -> Claim:
+    """Return the claim of an entry, with the column `on` for sides that name none."""
+
+    def known(kind: str, name: str) -> str:
+        if name not in named[kind]:
+            near = nearest(name, named[kind])
+            raise UserError(f"claims: {shown(text)}: there is no {kind} {shown(name)}.{near}")
+        return name
+
+    def side(written: str) -> Side:
+        row, _, own = (part.strip() for part in written.partition("@"))
+        column = known("column", own or on)
+        if column == MEAN and is_single:
+            column = named["column"][0]
+        return Side(known("row", row), None if column == MEAN else column)
+
     text = entry.claim.strip()
-    within = _WITHIN.match(text)
-    match = _FORM.match(text if within is None else within["metrics"].strip())
+    match = _FORM.fullmatch(text)
     if match is None:
-        raise UserError(f"claims: {shown(entry.claim)} is no inequality between rows; {EXAMPLE}")
-    larger, smaller = match["left"], match["right"]
-    margin = float(match["margin"] or 0) * (-1 if match["plus"] == "-" else 1)
-    if match["sign"] == "<":  # a < b + m is b > a - m
-        larger, smaller, margin = smaller, larger, -margin
-    if within is None:
-        metric = _check_metric(entry.metric or metrics[0], metrics)
-        better, worse = (
-            _parse_side(side, rows, columns, entry.claim) for side in (larger, smaller)
-        )
-        if better == worse:
-            raise UserError(f"claims: {shown(entry.claim)} compares a row with itself")
-        return Claim(better, worse, margin, metric, metric, entry.source, text)
-    if entry.metric is not None:
-        raise UserError(f"claims: {shown(entry.claim)} names its metrics; leave metric: out")
-    side = _parse_side(within["side"], rows, columns, entry.claim)
-    metric, than = (_check_metric(name, metrics) for name in (larger, smaller))
-    if metric == than:
-        raise UserError(f"claims: {shown(entry.claim)} compares a metric with itself")
-    return Claim(side, side, margin, metric, than, entry.source, text)
-
-
-def _check_metric(name: str, metrics: Sequence[str]) -> str:
-    if name not in metrics:
-        raise UserError(
-            f"claims: metric {shown(name)} is none of the table's metrics.{nearest(name, metrics)}"
-        )
-    return name
-
-
-def _parse_side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:
-    named, column = _side(text)
-    for row in named:
-        if row not in rows:
-            raise UserError(
-                f"claims: {shown(claim)}: there is no row {shown(row)}.{nearest(row, rows)}"
-            )
-    if column is not None and column not in columns:
-        raise UserError(
-            f"claims: {shown(claim)}: there is no column {shown(column)}.{nearest(column, columns)}"
-        )
-    return Side(named[0], column, *named[1:])
-
-
-def _claim_at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
-    """Return the claim with `column` on the sides that name none."""
-    if column is not None and column not in columns:
-        expected = f"expected {MEAN}, {EACH} or a column"
-        raise UserError(f"claims: on: {shown(column)}, {expected}.{nearest(column, columns)}")
-    if column is None and len(columns) == 1:
-        column = columns[0]
-    better, worse = (
-        side if side.column is not None else replace(side, column=column)
-        for side in (claim.better, claim.worse)
-    )
+        example = "for example: fedtsp > fedproto + 0.5"
+        raise UserError(f"claims: {shown(text)} is no inequality between rows; {example}")
+    margin = float(f"{match['sign'] or ''}{match['margin'] or 0}")
+    metric = known("metric", entry.metric or named["metric"][0])
+    metrics, sides = (metric, metric), match.group("left", "right")
+    if match["row"]:
+        if entry.metric is not None:
+            raise UserError(f"claims: {shown(text)} names its metrics; leave metric: out")
+        metrics = known("metric", match["left"]), known("metric", match["right"])
+        sides = match["row"], match["row"]
+    better, worse = map(side, sides)
     if (better.column is None) != (worse.column is None):
         raise UserError(
-            f"claims: {shown(claim.text)} compares one column with a mean over all columns; name a "
+            f"claims: {shown(text)} compares one column with a mean over all columns; name a "
             "column on both sides, or on none"
         )
-    return replace(claim, better=better, worse=worse)
+    if (better, metrics[0]) == (worse, metrics[1]):
+        raise UserError(f"claims: {shown(text)} compares a cell with itself")
+    return Claim(better, worse, margin, *metrics, entry.source, text)

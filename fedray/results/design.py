@@ -86,43 +86,29 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
+PaperNumber = int | float | tuple[float, float]
+"""A mean, or [mean, spread]."""
+
+
 class PaperNumbers(Frozen):
     """The numbers of a paper, in the unit of the table (shares in per cent)."""
 
     source: str = Field(max_length=300)
     """The paper, its version and the table."""
-    numbers: Tree
-    """By row, then by column: a mean, or [mean, spread]. `"*"` stands for all other columns, `mean`
-    for the paper's mean over columns. A row without columns has one number for all columns."""
-
-    @field_validator("numbers")
-    @classmethod
-    def _are_numbers(cls, numbers: Tree) -> Tree:
-        for row, columns in numbers.items():
-            for entry in columns.values() if isinstance(columns, Mapping) else [columns]:
-                if not _is_entry(entry):
-                    raise ValueError(
-                        f"{row} holds {shown(entry)}, expected a mean or [mean, spread]"
-                    )
-        return numbers
+    numbers: dict[str, PaperNumber | dict[str, PaperNumber]]
+    """By row, then by column. `"*"` stands for all other columns, `mean` for the paper's mean over
+    columns. A row without columns has one number for all columns."""
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
         """Return mean and spread of a cell, or of the mean over columns; None if missing."""
         entry = self.numbers.get(row)
-        if isinstance(entry, Mapping):
+        if isinstance(entry, dict):
             entry = entry.get(column, None if column == MEAN else entry.get(OTHERS))
         elif column == MEAN:
             return None
         if entry is None:
             return None
-        mean, spread = entry if isinstance(entry, list) else (entry, None)
-        return float(mean), None if spread is None else float(spread)
-
-
-def _is_entry(entry: Any) -> bool:
-    numbers = entry if isinstance(entry, list) else [entry]
-    plain = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
-    return plain and len(numbers) in ((1,) if not isinstance(entry, list) else (2,))
+        return entry if isinstance(entry, tuple) else (float(entry), None)
 
 
 class RowPlan(Frozen):
@@ -231,12 +217,14 @@ class Design(Frozen):
         return self.name if self.scale == "laptop" else f"{self.name} [{self.scale} scale]"
 
     @property
-    def data_title(self) -> str:
-        """The name of the images of a table's first column, its title if it is the only one."""
+    def only_column(self) -> str:
+        """The title of a table's only column: its name, or that of its images."""
         from fedray.data.known import title_of
 
-        column = next(iter(self.columns.values()))
-        pairs = [*self.set.items(), *column.items(), *self.given.items()]
+        [(name, column)] = self.columns.items()
+        if column:
+            return name
+        pairs = [*self.set.items(), *self.given.items()]
         data = override(self.bases[self.experiment], pairs).get("data", {})
         source = data.get("source", "digits")
         return title_of(source["name"] if isinstance(source, Mapping) else source, data.get("root"))
@@ -271,11 +259,7 @@ class Design(Frozen):
         return self.paper.of(row, MEAN) if numbers is None and len(self.columns) == 1 else numbers
 
     def parsed_claims(self) -> list[Claim]:
-        """Return the claims of the file, and those of its controls.
-
-        A control makes two: the method is better than the control, and the control is better than
-        the mean of method and baseline.
-        """
+        """Return the claims of the file, and those of its controls."""
         claims = parse_claims(self.claims, list(self.rows), list(self.columns), self.metrics)
         asked = {claim.test for claim in claims}
         of_controls = [claim for name in self.controls for claim in self.claims_of(name)]
@@ -287,7 +271,10 @@ class Design(Frozen):
         return {name: row for name, row in self.rows.items() if row.control and row.of}
 
     def claims_of(self, control: str) -> list[Claim]:
-        """Return the claims of a control; only the first if it names no baseline."""
+        """Return the claims of a control; only the first if it names no baseline.
+
+        The method is better than the control, which is better than the mean of method and baseline.
+        """
         row, own, metric = self.rows[control], self.whole(control), self.metrics[0]
         method = self.whole(row.of or "")
         sides = [(method, own)]
@@ -298,6 +285,11 @@ class Design(Frozen):
     def whole(self, row: str) -> Side:
         """Return a row's mean over columns, or its only column, as a side of a comparison."""
         return Side(row, None if len(self.columns) > 1 else next(iter(self.columns)))
+
+    @property
+    def shown_columns(self) -> list[str | None]:
+        """The columns, followed by None for their mean if there are several."""
+        return [*self.columns, *([None] if len(self.columns) > 1 else [])]
 
     @property
     def paired_test(self) -> PairedTest:

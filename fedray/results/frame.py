@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import yaml
+from typing import Any, Literal
 
 from fedray.base.errors import UserError, nearest
 from fedray.config import EXECUTION_KEYS, flatten
-from fedray.results.labels import is_number, short_names, show_value, text_of
+from fedray.results.labels import short_names, show_value, text_of
+from fedray.results.numbers import COLUMNS, Numbers, scale_of
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by
 from fedray.storage.run import Run, data_name
 from fedray.storage.run_folder import RunFolder, find_run_folders
-
-if TYPE_CHECKING:
-    import pandas
 
 At = Literal["best", "final"]
 TrafficDirection = Literal["up", "down"]
@@ -30,8 +28,8 @@ TrafficDirection = Literal["up", "down"]
 NOT_COMPARED = frozenset(["seed", "name", *EXECUTION_KEYS])
 """Keys of an experiment in which the runs of one group may differ."""
 NO_BEST = (
-    "no best round: no run has validation images (data.validation_fraction); --select test chooses "
-    "on the test, as the papers do"
+    "no best round: no run has validation images (data.validation_fraction), or report.select=test "
+    "as in many papers"
 )
 
 
@@ -60,6 +58,11 @@ class LoadedRun:
         return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
 
     @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return data_name(self.run.info.config)
+
+    @property
     def contents(self) -> dict[str, str | None]:
         """Hashes of the run's inputs: images with labels, and files that its experiment names."""
         info = self.run.info
@@ -85,12 +88,16 @@ class RunGroup:
 
     Attributes:
         label: the method, and the keys in which the group differs from the others.
+        row: the label without keys of the data.
+        column: the data set, with the keys of the data in which others of its name differ.
         keys: the configuration that the runs share.
         runs: one run per seed, in the order of seeds.
         chooser: the metric in whose best round every metric is read.
     """
 
     label: str
+    row: str
+    column: str
     keys: Mapping[str, Any]
     runs: tuple[LoadedRun, ...]
     chooser: str
@@ -106,42 +113,40 @@ class RunGroup:
         return [run.seed for run in self.runs]
 
     @property
-    def data(self) -> str:
-        """The name of the data set."""
-        return data_name(self.runs[0].run.info.config)
-
-    @property
     def select(self) -> Select:
         """Images on which the runs' best rounds are chosen."""
         return self.runs[0].run.info.select
 
-    def by_seed(self, metric: str, at: At) -> dict[int, float]:
+    def by_seed(self, metric: Metric, at: At) -> dict[int, float]:
         """Return the metric in the chosen or in its last round, of every seed that has it."""
-        values = {run.seed: run.run.value(metric, at, self.chooser) for run in self.runs}
-        return {seed: value for seed, value in values.items() if value is not None}
+        values = {run.seed: run.run.value(metric.name, at, self.chooser) for run in self.runs}
+        unit = scale_of(metric)
+        return {seed: unit * value for seed, value in values.items() if value is not None}
 
-    def interval(self, metric: str, at: At) -> Interval | None:
+    def interval(self, metric: Metric, at: At) -> Interval | None:
         """Return the metric in the chosen or last round over seeds; None if no run has it."""
-        return interval_of(self.by_seed(metric, at).values())
+        values = list(self.by_seed(metric, at).values())
+        return t_interval(values) if values else None
 
     def ranking_value(self, metric: Metric, at: At) -> float | None:
         """Return the mean of the metric that ranks the group; None if no metric may choose."""
         run = self.runs[0].run
         measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
         name = chosen_by(metric, measured, self.select)
-        values = [] if name is None else list(self.by_seed(name, at).values())
+        values = [] if name is None else list(self.by_seed(run.info.metric(name), at).values())
         return statistics.fmean(values) if values else None
 
     def per_round(self, direction: TrafficDirection) -> float:
         """Return the mean bytes per communication round over seeds."""
         return statistics.fmean(loaded.per_round(direction) for loaded in self.runs)
 
-    def curve(self, metric: str) -> dict[int, Interval]:
+    def curve(self, metric: Metric) -> dict[int, Interval]:
         """Return the metric's interval over seeds by round.
 
         Only rounds measured by all runs count; runs that never measured the metric are ignored.
         """
-        return _over_seeds([loaded.run.curve(metric) for loaded in self.runs])
+        unit = scale_of(metric)
+        return _over_seeds([loaded.run.curve(metric.name) for loaded in self.runs], unit)
 
     def traffic(self) -> dict[int, float]:
         """Return the cumulative bytes by round, as means over the seeds that have rounds."""
@@ -149,40 +154,31 @@ class RunGroup:
         return {round_: total.mean for round_, total in totals.items()}
 
 
-def interval_of(values: Iterable[float | None]) -> Interval | None:
-    """Return the interval of the values that are not None; None without any."""
-    present = [value for value in values if value is not None]
+def interval_of(values: Iterable[float | None], metric: Metric) -> Interval | None:
+    """Return the interval of the values that are not None, in the unit that is shown.
+
+    None without any value.
+    """
+    present = [scale_of(metric) * value for value in values if value is not None]
     return t_interval(present) if present else None
 
 
-def _over_seeds(curves: Sequence[Mapping[int, float]]) -> dict[int, Interval]:
+def _over_seeds(curves: Sequence[Mapping[int, float]], unit: float = 1.0) -> dict[int, Interval]:
     nonempty = [curve for curve in curves if curve]
     common = set.intersection(*map(set, nonempty)) if nonempty else set()
-    return {r: t_interval([curve[r] for curve in nonempty]) for r in sorted(common)}
+    return {r: t_interval([unit * curve[r] for curve in nonempty]) for r in sorted(common)}
 
 
 # --- reading and grouping -------------------------------------------------------------------------
 
 
-def load_runs(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
-    """Load the runs in folders and their subfolders.
-
-    Args:
-        folders: folders of runs, sweeps or tables.
-        select: images on which best rounds are chosen; None: each experiment's report.select.
+def load_runs(folders: Sequence[Path]) -> list[LoadedRun]:
+    """Load the runs in folders of runs, sweeps or tables, and in their subfolders.
 
     Raises:
         UserError: if a folder is missing or holds no run, or a result cannot be read.
     """
-    found = [(folder, RunFolder(folder).read()) for folder in find_run_folders(folders)]
-    return [LoadedRun(folder, _with_select(run, select)) for folder, run in found]
-
-
-def _with_select(run: Run, select: Select | None) -> Run:
-    if select is None:
-        return run
-    config = {**run.info.config, "report": {"select": select}}
-    return replace(run, info=replace(run.info, config=config))
+    return [LoadedRun(folder, RunFolder(folder).read()) for folder in find_run_folders(folders)]
 
 
 def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
@@ -227,8 +223,15 @@ def group_runs(
         keys = {key: text_of(value) for key, value in loaded.keys.items() if key not in files}
         by_keys[tuple(sorted(keys.items())), tuple(sorted(loaded.contents.items()))].append(loaded)
     firsts = [members[0] for members in by_keys.values()]
+    configs = [(loaded.keys, loaded.contents) for loaded in firsts]
+    names = zip(
+        _distinct_labels(configs),
+        _distinct_labels([(_of(keys), _of(contents)) for keys, contents in configs]),
+        _data_titles(firsts),
+        strict=True,
+    )
     groups, notes = [], []
-    for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):
+    for (label, row, column), members in zip(names, by_keys.values(), strict=True):
         by_seed: dict[int, LoadedRun] = {}
         for loaded in sorted(members, key=lambda run: -run.run.done):
             if loaded.seed in by_seed:
@@ -238,21 +241,50 @@ def group_runs(
             else:
                 by_seed[loaded.seed] = loaded
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(RunGroup(label, ordered[0].keys, ordered, chooser))
+        groups.append(RunGroup(label, row, column, ordered[0].keys, ordered, chooser))
     return groups, notes
 
 
-def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return a label for each run, with hashes if only the contents of inputs differ."""
-    labels = _labels([loaded.keys for loaded in runs])
-    alike: dict[str, list[Mapping[str, str | None]]] = defaultdict(list)
-    for label, loaded in zip(labels, runs, strict=True):
-        alike[label].append(loaded.contents)
+def _of(config: Mapping[str, Any], *, data: bool = False) -> dict[str, Any]:
+    """Return the keys of the data, or all others."""
+    return {k: v for k, v in config.items() if (k.partition(".")[0] == "data") == data}
+
+
+def _data_titles(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return the name of each run's data set, with the keys in which those of its name differ.
+
+    The hash of the images is added where several images would have one title.
+    """
+    every = [
+        {"": run.data, **{k: show_value(v) for k, v in _of(run.keys, data=True).items()}}
+        for run in runs
+    ]
+    titles, images = [], defaultdict[str, set[str]](set)
+    for keys, run in zip(every, runs, strict=True):
+        same_name = [other for other in every if other[""] == keys[""]]
+        differ = [key for key in keys if len({other.get(key) for other in same_name}) > 1]
+        words = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differ]
+        titles.append(" ".join([keys[""], *words]))
+        images[titles[-1]].add(run.contents["data"] or "?")
+    return [
+        f"{title} data={(run.contents['data'] or '?')[:12]}" if len(images[title]) > 1 else title
+        for title, run in zip(titles, runs, strict=True)
+    ]
+
+
+def _distinct_labels(configs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    """Return a label for each run, given by its keys and the hashes of its inputs.
+
+    Hashes are added if only the contents of inputs differ.
+    """
+    labels = _labels([keys for keys, _ in configs])
+    alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for label, (_, contents) in zip(labels, configs, strict=True):
+        alike[label].append(contents)
     distinct = []
-    for label, loaded in zip(labels, runs, strict=True):
-        keys = dict.fromkeys(key for contents in alike[label] for key in contents)
-        differ = [key for key in keys if len({other.get(key) for other in alike[label]}) > 1]
-        hashes = [f"{key}={(loaded.contents.get(key) or '?')[:12]}" for key in differ]
+    for label, (_, contents) in zip(labels, configs, strict=True):
+        differ = [key for key in contents if len({other.get(key) for other in alike[label]}) > 1]
+        hashes = [f"{key}={(contents[key] or '?')[:12]}" for key in differ]
         distinct.append(" ".join([label, *hashes]))
     return distinct
 
@@ -315,40 +347,29 @@ def filter_runs(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[Lo
             method's name.
 
     Raises:
-        UserError: if a condition has no `=`, no run has its key, or no run satisfies it.
+        UserError: if no run has the key of a condition, or no run satisfies it.
     """
-    matches = [(loaded, _all_keys(loaded)) for loaded in runs]
-    names = sorted({key for _, keys in matches for key in keys})
+    kept = list(runs)
     for condition in conditions:
-        key, sign, text = condition.partition("=")
-        if not sign:
-            raise UserError(f"--filter {condition}: expected key=value, such as algorithm=fedtsp")
+        key, _, text = condition.partition("=")
+        configs = [{**flatten(run.run.info.config), "algorithm": run.method} for run in kept]
+        names = sorted({name for config in configs for name in config})
         if key not in names:
             raise UserError(f"--filter {condition}: no run has the key.{nearest(key, names)}")
-        values = [_comparable_text(value) for value in text.split(",")]
-        before = {str(keys.get(key)) for _, keys in matches}
-        matches = [
-            (loaded, keys) for loaded, keys in matches if _comparable_text(keys.get(key)) in values
-        ]
-        if not matches:
-            raise UserError(
-                f"--filter {condition}: no run has this value; there are "
-                f"{', '.join(sorted(before))}"
-            )
-    return [loaded for loaded, _ in matches]
-
-
-def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
-    return {**flatten(loaded.run.info.config), "algorithm": loaded.method}
+        found = [_comparable_text(config.get(key)) for config in configs]
+        wanted = {_comparable_text(value) for value in [text, *text.split(",")]}
+        kept = [run for run, value in zip(kept, found, strict=True) if value in wanted]
+        if not kept:
+            there = ", ".join(sorted({str(config.get(key)) for config in configs}))
+            raise UserError(f"--filter {condition}: no run has this value; there are {there}")
+    return kept
 
 
 def _comparable_text(value: Any) -> str:
     """Return a text for comparing values of files and command lines: 7, 7.0 and "7" are equal."""
-    parsed = value
-    if isinstance(value, str) and value:
-        with suppress(yaml.YAMLError):  # any text is allowed
-            parsed = yaml.safe_load(value)
-    return repr(float(parsed)) if is_number(parsed) else str(parsed)
+    with suppress(ValueError, TypeError):
+        return repr(float(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]:
@@ -356,42 +377,34 @@ def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]
 
     Args:
         groups: the groups.
-        labels: "WHO=TEXT", where WHO is a label, a run's folder, or a method. If several groups
-            have the method, TEXT replaces only the method in their labels.
+        labels: "WHO=TEXT", where WHO is a label, or a method, which TEXT replaces in the labels of
+            all its groups.
 
     Raises:
         UserError: if WHO names no group, or two groups would have the same label.
     """
-    texts: dict[int, str] = {}
+    renamed = list(groups)
     for label in labels:
-        texts |= _new_labels(groups, label)
-    renamed = [replace(member, label=texts.get(i, member.label)) for i, member in enumerate(groups)]
-    repeated = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
-    if labels and repeated:
-        raise UserError(f"--label: several rows would be {repeated[0]!r}; use different labels")
+        cuts = [index for index, char in enumerate(label) if char == "="]  # labels hold =, too
+        pairs = [(label[:cut], label[cut + 1 :].strip()) for cut in cuts]
+        names = {name for group in renamed for name in (group.label, group.method)}
+        who, text = next((pair for pair in reversed(pairs) if pair[0] in names), ("", ""))
+        if not text:
+            near = nearest(label.partition("=")[0], names)
+            raise UserError(f"--label {label}: expected WHO=TEXT, WHO is the label of a row.{near}")
+        renamed = [
+            replace(
+                group,
+                label=group.label.replace(who, text, 1),
+                row=group.row.replace(who, text, 1),
+            )
+            if who in (group.label, group.method)
+            else group
+            for group in renamed
+        ]
+    if len({group.label for group in renamed}) < len(renamed):
+        raise UserError("--label: several rows would have one label; use different labels")
     return renamed
-
-
-def _new_labels(groups: Sequence[RunGroup], label: str) -> dict[int, str]:
-    """Return the new labels by index of their groups; WHO itself may contain `=`."""
-    for end in (index for index, char in enumerate(label) if char == "="):
-        who, text = label[:end], label[end + 1 :].strip()
-        named = [i for i, member in enumerate(groups) if _has_name(member, who)]
-        of_method = [i for i, member in enumerate(groups) if member.method == who]
-        if len(named) == 1 and text:
-            return {named[0]: text}
-        if of_method and text:
-            return {i: groups[i].label.replace(who, text, 1) for i in of_method}
-    who, labels = label.partition("=")[0], [member.label for member in groups]
-    raise UserError(
-        f"--label {label}: expected WHO=TEXT, where WHO is one row's label or one of its runs' "
-        f"folders.{nearest(who, labels)}"
-    )
-
-
-def _has_name(member: RunGroup, who: str) -> bool:
-    folders = [loaded.folder for loaded in member.runs]
-    return who in {member.label, *(f.name for f in folders)} or Path(who).resolve() in folders
 
 
 def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunGroup]:
@@ -399,40 +412,37 @@ def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunG
     sign = 1 if metric.direction == "min" else -1
 
     def rank(member: RunGroup) -> tuple[bool, bool, float]:
-        chooser, values = member.ranking_value(metric, at), member.by_seed(metric.name, at)
+        chooser, values = member.ranking_value(metric, at), member.by_seed(metric, at)
         value = chooser if chooser is not None else statistics.fmean(values.values() or [0.0])
         return not values, chooser is None, sign * value
 
     return sorted(groups, key=rank)
 
 
-def numbers_frame(groups: Sequence[RunGroup], metrics: Sequence[str]) -> pandas.DataFrame:
-    """Return all numbers as a data frame with a row for each run and metric.
-
-    Columns: label, method, data, select, seed, metric, best and final (NaN if missing), up and
-    down (mean bytes per round), folder, partition and images (hashes).
-    """
+def numbers_of(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: At) -> Numbers:
+    """Return the runs of groups as one frame: `RunGroup` has row and column."""
     import pandas
 
-    rows = [
-        {
-            "label": member.label,
-            "method": member.method,
-            "data": member.data,
-            "select": member.select,
-            "seed": loaded.seed,
-            "metric": metric,
-            "best": loaded.run.value(metric, "best", member.chooser),
-            "final": loaded.run.value(metric, "final", member.chooser),
-            "up": loaded.per_round("up"),
-            "down": loaded.per_round("down"),
-            "folder": str(loaded.folder),
-            "partition": loaded.run.info.partition_sha256,
-            "images": loaded.run.info.data_sha256,
-        }
-        for metric in metrics
-        for member in groups
-        for loaded in member.runs
-    ]
-    numbers = {"best": float, "final": float}
-    return pandas.DataFrame(rows).astype(numbers) if rows else pandas.DataFrame(rows)
+    rows = []
+    for metric, member in product(metrics, groups):
+        values = member.by_seed(metric, at)
+        for loaded in member.runs:
+            run = loaded.run
+            last = max(run.curve(metric.name), default=None)
+            chosen = run.best_round(member.chooser) if at == "best" else last
+            rows.append(
+                [
+                    member.row,
+                    member.column,
+                    loaded.seed,
+                    metric.name,
+                    values.get(loaded.seed, math.nan),
+                    chosen,
+                    run.costs.wall_seconds,
+                    sum(done.up.total_bytes + done.down.total_bytes for done in run.rounds),
+                    "finished" if run.is_finished else "not finished",
+                    str(loaded.folder),
+                ]
+            )
+    frame = pandas.DataFrame(rows, columns=list(COLUMNS))
+    return Numbers(frame, list(dict.fromkeys(member.column for member in groups)))

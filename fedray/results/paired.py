@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
@@ -72,16 +71,6 @@ class Interval:
         return cls(mean, mean - half, mean + half, std, n)
 
 
-def is_rounding(difference: float, size: float) -> bool:
-    """Return True if a difference is only a rounding error.
-
-    Args:
-        difference: difference of two numbers.
-        size: the larger absolute value of the two numbers.
-    """
-    return abs(difference) <= ROUNDING * size
-
-
 def remove_rounding(differences: Sequence[float], size: float) -> list[float]:
     """Remove rounding errors from differences that are equal up to rounding.
 
@@ -89,12 +78,12 @@ def remove_rounding(differences: Sequence[float], size: float) -> list[float]:
 
     Args:
         differences: at least one difference.
-        size: see `is_rounding`.
+        size: the largest absolute value of the subtracted numbers.
     """
-    first = differences[0]
-    if not all(is_rounding(difference - first, size) for difference in differences):
+    first, bound = differences[0], ROUNDING * size
+    if any(abs(difference - first) > bound for difference in differences):
         return list(differences)
-    return [0.0 if is_rounding(first, size) else first] * len(differences)
+    return [0.0 if abs(first) <= bound else first] * len(differences)
 
 
 def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -160,38 +149,31 @@ class PairedTest:
 
         Args:
             differences: one difference per seed.
-            size: magnitude of the subtracted numbers, see `is_rounding`.
+            size: magnitude of the subtracted numbers, see `remove_rounding`.
         """
+        from scipy import stats
+
         if len(differences) < 2:
             return None
         interval = t_interval(remove_rounding(differences, size))
         if interval.std > 0:
             t = interval.mean / (interval.std / math.sqrt(interval.n))
-            return float(self.p_of_t(t, interval.n))
-        return min(1.0, self.looks * 2.0 ** (1 - interval.n)) if interval.mean else 1.0
-
-    def p_of_t(self, t: ArrayLike, n: int) -> NDArray[np.float64]:
-        """Return p, corrected for looks, for values of Student's t from n differences."""
-        from scipy import stats
-
-        p = 2 * stats.t.sf(np.abs(t), n - 1)
-        corrected: NDArray[np.float64] = np.minimum(1.0, self.looks * p)
-        return corrected
-
-    def critical(self, n: int, alpha: float) -> float:
-        """Return the smallest |t| of n differences that decides at a level."""
-        from scipy import stats
-
-        return float(stats.t.isf(alpha / self.looks / 2, n - 1))
+            p = 2 * float(stats.t.sf(abs(t), interval.n - 1))
+        else:
+            p = 2.0 ** (1 - interval.n) if interval.mean else 1.0
+        return min(1.0, self.looks * p)
 
     def decidable(self, interval: Interval, comparisons: int) -> float | None:
         """Return the least mean difference that such differences decide; None without a spread.
 
         The level is that of the first step of Holm's correction.
         """
+        from scipy import stats
+
         if interval.n < 2 or interval.std == 0:
             return None
-        critical = self.critical(interval.n, self.alpha / max(1, comparisons))
+        alpha = self.alpha / max(1, comparisons) / self.looks
+        critical = float(stats.t.isf(alpha / 2, interval.n - 1))
         return critical * interval.std / math.sqrt(interval.n)
 
     def interval(self, values: Sequence[float]) -> Interval:
@@ -200,14 +182,10 @@ class PairedTest:
         Of equal differences, which do not estimate their own error, the test rejects all other
         values or none (see `p_value`).
         """
-        interval = t_interval(values)
-        if interval.n < 2:
-            return interval
-        if interval.std == 0:
-            rejects = self.looks * 2.0 ** (1 - interval.n) <= self.alpha
-            return interval if rejects else replace(interval, low=-math.inf, high=math.inf)
-        half = self.critical(interval.n, self.alpha) * interval.std / math.sqrt(interval.n)
-        return replace(interval, low=interval.mean - half, high=interval.mean + half)
+        interval = t_interval(values, self.interval_level)
+        if interval.std == 0 and self.looks * 2.0 ** (1 - interval.n) > self.alpha:
+            return replace(interval, low=-math.inf, high=math.inf)
+        return interval
 
 
 # --- two sides ------------------------------------------------------------------------------------
@@ -245,7 +223,6 @@ class Comparison:
         better: the side that is subtracted from.
         worse: the side that is subtracted.
         differences: difference by seed, minus the margin.
-        size: magnitude of the subtracted numbers, see `is_rounding`.
         test: the test of the mean difference.
         interval: interval of the mean difference; None without a pair.
         p: two-sided p, corrected only for looks; None for fewer than two pairs.
@@ -254,10 +231,9 @@ class Comparison:
     better: Side
     worse: Side
     differences: Mapping[int, float]
-    size: float
     test: PairedTest
-    interval: Interval | None
-    p: float | None
+    interval: Interval | None = None
+    p: float | None = None
 
     @property
     def is_same(self) -> bool:
@@ -267,23 +243,30 @@ class Comparison:
 
 
 def compare(
-    better: Side, worse: Side, differences: Mapping[int, float], test: PairedTest, size: float
+    better: Side,
+    worse: Side,
+    values: tuple[Mapping[int, float], Mapping[int, float]],
+    test: PairedTest,
+    margin: float = 0.0,
 ) -> Comparison:
-    """Return the comparison of two sides with their interval and p.
+    """Return the comparison of two sides on their common seeds.
 
     Args:
-        better: the side that was subtracted from.
-        worse: the side that was subtracted.
-        differences: differences by seed.
+        better: the side that is subtracted from.
+        worse: the side that is subtracted.
+        values: the numbers of both sides by seed.
         test: the test that gives interval and p.
-        size: magnitude of the subtracted numbers, see `is_rounding`.
+        margin: subtracted from each difference.
     """
+    a, b = values
+    differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
     if not differences:
-        return Comparison(better, worse, {}, size, test, None, None)
-    values = remove_rounding(list(differences.values()), size)
-    by_seed = dict(zip(differences, values, strict=True))
-    p = test.p_value(values, size)
-    return Comparison(better, worse, by_seed, size, test, test.interval(values), p)
+        return Comparison(better, worse, {}, test)
+    size = max(map(abs, [*a.values(), *b.values()]))
+    rounded = remove_rounding(list(differences.values()), size)
+    by_seed = dict(zip(differences, rounded, strict=True))
+    p = test.p_value(rounded, size)
+    return Comparison(better, worse, by_seed, test, test.interval(rounded), p)
 
 
 def verdict_of(comparison: Comparison, p: float | None) -> Verdict:

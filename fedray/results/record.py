@@ -8,9 +8,11 @@ in per cent.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, Self
@@ -21,16 +23,8 @@ from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
 from fedray.results.claims import Claim
 from fedray.results.design import Config, Design, Place, seeds_text
-from fedray.results.paired import (
-    Comparison,
-    Interval,
-    Side,
-    Verdict,
-    compare,
-    holm,
-    t_interval,
-    verdict_of,
-)
+from fedray.results.numbers import COLUMNS, Numbers, scale_of
+from fedray.results.paired import Comparison, Side, Verdict, holm, verdict_of
 from fedray.storage.files import read_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Work
@@ -311,57 +305,45 @@ class TableRecord(Frozen):
 
     def metric(self, name: str) -> Metric:
         """Return the declaration of a metric of the table."""
-        measured = [
-            self.metrics[names[name]]
-            for names in map(self.plan.measures, self.plan.rows)
-            if name in names and names[name] in self.metrics
-        ]
-        if not measured:
-            return Metric(name)
-        return Metric(name, measured[0].unit, measured[0].direction, measured[0].on)
+        names = (self.plan.measures(row).get(name) for row in self.plan.rows)
+        measured = [self.metrics[own] for own in names if own in self.metrics]
+        return replace(measured[0], name=name) if measured else Metric(name)
 
-    def by_seed(self, side: Side, metric: str) -> dict[int, float]:
-        """Return a side's numbers by seed, of the seeds that all its cells have.
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The reported runs of all cells as one frame; `folder` is a run's name in the record."""
+        import pandas
 
-        Args:
-            side: cells of one row or two, whose mean is returned.
-            metric: the table's metric.
-        """
-        scale = 100.0 if self.metric(metric).is_share else 1.0
-        columns = list(self.plan.columns) if side.column is None else [side.column]
-        cells = [
-            {
-                seed: scale * run.values[self.plan.measures(row)[metric]]
-                for seed, run in self.reported(self.cell(Place(row, column))).items()
-                if metric in self.plan.measures(row)
-            }
-            for row in side.rows
-            for column in columns
-        ]
-        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-        return {seed: fmean(cell[seed] for cell in cells) for seed in seeds}
-
-    def interval(self, side: Side, metric: str) -> Interval | None:
-        """Return the mean over seeds with its interval; None if the side has no numbers."""
-        values = list(self.by_seed(side, metric).values())
-        return t_interval(values, self.plan.confidence) if values else None
+        rows = []
+        for cell in self.cells:
+            measures, runs, reasons = (
+                self.plan.measures(cell.row), self.reported(cell), self.reasons(cell)
+            )  # fmt: skip
+            for seed, (metric, own) in product(cell.reported, measures.items()):
+                line = [cell.row, cell.column, seed, metric]
+                if seed in runs:
+                    run, unit = runs[seed], scale_of(self.metric(metric))
+                    line += [unit * run.values[own], run.round, run.seconds, run.bytes, "finished"]
+                elif seed in reasons:
+                    line += [math.nan, math.nan, math.nan, math.nan, reasons[seed]]
+                else:
+                    continue
+                rows.append([*line, cell.reported[seed]])
+        frame = pandas.DataFrame(rows, columns=list(COLUMNS))
+        return Numbers(frame, list(self.plan.columns), self.plan.paired_test)
 
     # --- comparisons ------------------------------------------------------------------------------
-
-    def compare(
-        self, better: Side, worse: Side, metric: str, than: str | None = None, margin: float = 0.0
-    ) -> Comparison:
-        """Return the comparison of two sides; `than` is the worse side's metric, None: the same."""
-        a, b = self.by_seed(better, metric), self.by_seed(worse, than or metric)
-        differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
-        size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
-        return compare(better, worse, differences, self.plan.paired_test, size)
 
     @cached_property
     def asked(self) -> list[tuple[Claim, Comparison]]:
         """The claims with the comparisons of their sides."""
         return [
-            (claim, self.compare(claim.better, claim.worse, claim.metric, claim.than, claim.margin))
+            (
+                claim,
+                self.numbers.compare(
+                    claim.better, claim.worse, claim.metric, claim.than, claim.margin
+                ),
+            )
             for claim in self.plan.parsed_claims()
         ]
 
@@ -375,12 +357,10 @@ class TableRecord(Frozen):
     def against(self) -> list[Comparison]:
         """The first row against each other row, by column and on the mean over columns."""
         first, *rivals = self.plan.rows
-        columns: list[str | None] = [*self.plan.columns]
-        columns += [None] if len(columns) > 1 else []
         return [
-            self.compare(Side(first, column), Side(other, column), self.plan.metrics[0])
+            self.numbers.compare(Side(first, column), Side(other, column), self.plan.metrics[0])
             for other in rivals
-            for column in columns
+            for column in self.plan.shown_columns
         ]
 
     def concluded(self) -> TableRecord:
@@ -410,15 +390,15 @@ class TableRecord(Frozen):
         row, whole = self.plan.controls[control], self.plan.whole
         if row.of is None or row.over is None:
             return None
-        return self.compare(whole(row.of), whole(row.over), self.plan.metrics[0])
+        return self.numbers.compare(whole(row.of), whole(row.over), self.plan.metrics[0])
 
     def share_of_gain(self, control: str) -> float | None:
         """Return the share of the gain that a control reaches too; None if there may be no gain."""
         gain, metric = self.gain(control), self.plan.metrics[0]
         if gain is None or verdict_of(gain, gain.p) != "holds":
             return None
-        own = self.by_seed(self.plan.whole(control), metric)
-        base = self.by_seed(gain.worse, metric)
+        own = self.numbers.by_seed(self.plan.whole(control), metric)
+        base = self.numbers.by_seed(gain.worse, metric)
         seeds = [seed for seed in gain.differences if seed in own]
         if not seeds:
             return None

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, median_low
 from typing import Any
 
 from fedray.config import Experiment, flatten
-from fedray.results.design import Place
+from fedray.results.design import Place, seeds_text
 from fedray.results.frame import NOT_COMPARED
 from fedray.results.labels import show_value
-from fedray.results.pages.table import count_text, tried_by_seed
-from fedray.results.record import (
-    CellRecord,
-    Measured,
-    TableRecord,
-)
+from fedray.results.pages.table import tried_text
+from fedray.results.record import CellRecord, Measured, TableRecord
 from fedray.storage.environment import NUMERIC
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Axis, parse_space
@@ -40,59 +35,23 @@ def table_caveats(
         column: [cell for cell in record.cells if cell.column == column] for column in plan.columns
     }
     reported = [{cell.row: experiments[cell.place] for cell in cells} for cells in columns.values()]
-    commits = record.commits
-    versions = f"Runs are of {len(commits)} versions of the code: {', '.join(commits)}"
     return [
-        *_unfinished_cells(record),
-        *_choice(plan),
-        *_borrowed_choices(plan),
-        *_metrics(plan),
+        *_choice(plan, record),
+        *_rows(plan),
         *(note for column, cells in columns.items() for note in _effort(plan, column, cells)),
         *_edges(record),
         *_failures(record),
         *(note for column, cells in columns.items() for note in _data(record, column, cells)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
-        *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
         *_work(record),
-        *([versions] if len(commits) > 1 else []),
-        *_machines(record.finished),
+        *_environments(record),
     ]
 
 
-def _machines(runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield the hardware and the library versions that runs do not share, with counts of runs.
-
-    Runs that recorded none are left out.
-    """
-    made_by = {"hardware": [run.hardware for run in runs]}
-    made_by |= {
-        f"versions of {package}": [run.versions.get(package, "") for run in runs]
-        for package in NUMERIC
-        if package not in ("git", "fedray")  # commits are named
-    }
-    for what, texts in made_by.items():
-        counts = Counter(filter(None, texts))
-        if len(counts) > 1:
-            named = "; ".join(f"{text} ({count} runs)" for text, count in counts.most_common())
-            yield f"Runs were made with different {what}: {named}"
-
-
-def _unfinished_cells(record: TableRecord) -> Iterator[str]:
+def _choice(plan: StudyPlan, record: TableRecord) -> Iterator[str]:
     unfinished = [cell for cell in record.cells if cell.phase in ("tuning", "report")]
     if unfinished:
         yield f"NOT FINISHED: {len(unfinished)} of {len(record.cells)} cells are still to be run"
-
-
-def _borrowed_choices(plan: StudyPlan) -> Iterator[str]:
-    """Yield a note for each row of a claim that takes over another row's choice."""
-    claims = plan.parsed_claims()
-    named = {row for claim in claims for row in (*claim.better.rows, *claim.worse.rows)}
-    for name, row in plan.rows.items():
-        if name in named and row.tuned_as and not row.control:
-            yield f"{name} was not tuned by itself: it takes over the choice of {row.tuned_as}"
-
-
-def _choice(plan: StudyPlan) -> Iterator[str]:
     if plan.select == "test":
         yield (
             "Configurations and rounds were chosen on the TEST images, as papers often do: every "
@@ -100,27 +59,29 @@ def _choice(plan: StudyPlan) -> Iterator[str]:
         )
 
 
-def _metrics(plan: StudyPlan) -> Iterator[str]:
-    """Yield a note for each metric that a row replaces or lacks."""
+def _rows(plan: StudyPlan) -> Iterator[str]:
+    """Yield rows of claims that take over a choice, and metrics that a row replaces or lacks."""
+    claims = plan.parsed_claims()
+    named = {row for claim in claims for row in (*claim.better.rows, *claim.worse.rows)}
     for name, row in plan.rows.items():
-        for metric, row_metric in row.metrics.items():
-            yield f"{name}: " + (
-                f"its {metric} is {row_metric}" if row_metric else f"it has no {metric}"
-            )
+        if name in named and row.tuned_as and not row.control:
+            yield f"{name} was not tuned by itself: it takes over the choice of {row.tuned_as}"
+        for metric, own in row.metrics.items():
+            yield f"{name}: its {metric} is {own}" if own else f"{name}: it has no {metric}"
 
 
 def _effort(plan: StudyPlan, column: str, cells: Sequence[CellRecord]) -> Iterator[str]:
     """Yield a note if rows of a column tried different numbers of configurations."""
     tried = {
-        cell.row: count_text([tried for tried, _ in tried_by_seed(cell)])
+        cell.row: tried_text(cell).partition(",")[0]
         for cell in cells
         if cell.chosen is not None and plan.leader(cell.place) == cell.place
     }
     if len({*tried.values()}) > 1:
-        counts = ", ".join(f"{row} {count}" for row, count in tried.items())
+        where = f"In {column} rows" if len(plan.columns) > 1 else "Rows"
+        most = f"all at most {plan.tuning.configurations}"
         yield (
-            f"{f'In {column} rows' if len(plan.columns) > 1 else 'Rows'} tried different numbers "
-            f"of configurations, all at most {plan.tuning.configurations}: {counts}"
+            f"{where} tried different numbers of configurations, {most} ({_join_by_text(tried)})"
         )
 
 
@@ -128,10 +89,8 @@ def _edges(record: TableRecord) -> Iterator[str]:
     """Yield choices at an edge of the space; a shared choice is noted only at its leader."""
     for cell in record.cells:
         leader = record.plan.leader(cell.place)
-        if leader != cell.place and record.cell(leader).chosen == cell.chosen:
-            continue
-        for edge in cell.edges:
-            yield f"{cell.place}: the choice {edge}"
+        if leader == cell.place or record.cell(leader).chosen != cell.chosen:
+            yield from (f"{cell.place}: the choice {edge}" for edge in cell.edges)
 
 
 def _failures(record: TableRecord) -> Iterator[str]:
@@ -139,8 +98,11 @@ def _failures(record: TableRecord) -> Iterator[str]:
         failed = sum(map(record.has_failed, cell.tried))
         if failed:
             yield f"{cell.place}: {failed} of {len(cell.tried)} configurations failed"
+        reasons: dict[str, list[int]] = defaultdict(list)
         for seed, reason in record.reasons(cell).items():
-            yield f"{cell.place}, seed {seed} failed: {reason}"
+            reasons[reason].append(seed)
+        for reason, seeds in reasons.items():
+            yield f"{cell.place}, {seeds_text(seeds)} failed: {reason}"
 
 
 def _data(record: TableRecord, column: str, cells: Sequence[CellRecord]) -> Iterator[str]:
@@ -149,90 +111,91 @@ def _data(record: TableRecord, column: str, cells: Sequence[CellRecord]) -> Iter
     partitions: dict[int, set[str | None]] = defaultdict(set)
     for seed, measured in runs:
         partitions[seed].add(measured.partition)
-    seeds = [str(seed) for seed, hashes in partitions.items() if len(hashes) > 1]
+    seeds = [seed for seed, hashes in partitions.items() if len(hashes) > 1]
     if len({measured.data for _, measured in runs}) > 1:
         yield f"{column}: rows have different images or labels"
     elif seeds:
-        yield f"{column}: rows have different partitions, seed {', '.join(seeds)}"
+        yield f"{column}: rows have different partitions, {seeds_text(seeds)}"
 
 
 def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield keys in which rows differ, except keys of the method and searched keys."""
-    searched = {
-        key for row in plan.rows.values() for axis in parse_space(row.space) for key in axis.keys
+    """Yield keys in which rows differ, or which they search differently.
+
+    Keys of a method are left out, as are parameters of components that differ.
+    """
+    spaces = {
+        row: {k: _axis_text(axis, k) for axis in parse_space(of.space) for k in axis.keys}
+        for row, of in plan.rows.items()
     }
+    searched = {key for space in spaces.values() for key in space}
     configs = {row: _comparable(experiment) for row, experiment in rows.items()}
-    for key in dict.fromkeys(key for config in configs.values() for key in config):
-        values = {row: config.get(key) for row, config in configs.items()}
-        above = f"{key.rpartition('.')[0]}.name"  # components differ in their parameters
-        names = {config.get(above) for config in configs.values()}
-        alike = len(set(map(repr, values.values()))) == 1
-        if not alike and key not in searched and (key == above or len(names) == 1):
-            shown = {row: show_value(value) for row, value in values.items()}
-            yield f"Rows differ in {key} ({_join_by_text(shown)})"
-
-
-def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield keys that some rows search and others keep fixed or search over other values."""
-    spaces = {row: _search_texts(plan, row) for row in rows}
-    configs = {row: _comparable(experiment) for row, experiment in rows.items()}
-    for key in dict.fromkeys(key for space in spaces.values() for key in space):
-        texts = {
-            row: spaces[row].get(key) or f"held at {show_value(config[key])}"
-            for row, config in configs.items()
-            if key in config
-        }
-        if len(set(texts.values())) > 1:
-            yield f"Rows search {key} differently ({_join_by_text(texts)})"
+    for key in dict.fromkeys([k for config in configs.values() for k in config]):
+        component = f"{key.rpartition('.')[0]}.name"
+        names = {config.get(component) for config in configs.values()}
+        if key in searched:
+            texts = {
+                row: spaces[row].get(key, f"held at {show_value(config[key])}")
+                for row, config in configs.items()
+                if key in config
+            }
+        elif key == component or len(names) == 1:
+            texts = {row: show_value(config.get(key)) for row, config in configs.items()}
+        else:
+            continue
+        if len({*texts.values()}) > 1:
+            differ = "search {} differently" if key in searched else "differ in {}"
+            yield f"Rows {differ.format(key)} ({_join_by_text(texts)})"
 
 
 def _work(record: TableRecord) -> Iterator[str]:
     """Yield kinds of work (steps, images, bytes, seconds) that rows did unequally.
 
-    Counts are means over the reported seeds whose work was counted. With several columns, each
-    row's largest multiple of the median is named.
+    Counts are means over the reported seeds. With several columns, each row's largest multiple of
+    the median is named.
     """
-    reported = {cell.place: [*record.reported(cell).values()] for cell in record.cells}
-    runs = [run for cell_runs in reported.values() for run in cell_runs]
-    uncounted = sum(run.client_work is None for run in runs)
-    if 0 < uncounted < len(runs):
-        yield (
-            f"Steps, images and trained parameters of {uncounted} of {len(runs)} reported runs "
-            "were not counted; an earlier version made these runs"
-        )
-    counts = {place: _means(cell_runs) for place, cell_runs in reported.items()}
-    for fact in dict.fromkeys(fact for means in counts.values() for fact in means):
-        largest, differs = defaultdict[str, float](float), False
-        for column in record.plan.columns:
-            of_rows = {
-                place.row: means[fact]
-                for place, means in counts.items()
-                if place.column == column and fact in means
-            }
-            middle = median_low([*filter(None, of_rows.values())] or [1.0])
-            differs |= max(of_rows.values(), default=0) > MORE * min(of_rows.values(), default=0)
-            for row, count in of_rows.items():
-                largest[row] = max(largest[row], count / middle)
-        if differs:
-            texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
+    import pandas
+
+    runs = [
+        {"row": cell.row, "column": cell.column, **_counts(run)}
+        for cell in record.cells
+        for run in record.reported(cell).values()
+    ]
+    if not runs:
+        return
+    means = pandas.DataFrame(runs).groupby(["row", "column"], sort=False).mean()
+    for fact in means:
+        wide = means[fact].unstack("column", sort=False)
+        if (wide.max() > MORE * wide.min()).any():
+            middle = wide.where(wide > 0).quantile(interpolation="lower").fillna(1.0)
+            largest = (wide / middle).max(axis="columns").dropna()
+            texts = {row: f"{n:,.1f}" if n else "none" for row, n in largest.items()}
             yield f"Rows differ in {fact}, as multiples of the median ({_join_by_text(texts)})"
 
 
-def _means(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the work of a cell's reported runs by kind, as means over seeds."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        counts = {"seconds of a run": run.seconds, "bytes sent and received": run.bytes}
-        if run.client_work and run.server_work:
-            counts |= {
-                "optimiser steps of clients": run.client_work.steps,
-                "images that clients' models read": run.client_work.images,
-                "trained parameters of a client": run.client_work.parameters,
-                "optimiser steps of the server": run.server_work.steps,
-            }
-        for fact, count in counts.items():
-            values[fact].append(count)
-    return {fact: fmean(counts) for fact, counts in values.items()}
+def _counts(run: Measured) -> dict[str, float]:
+    counts: dict[str, float] = {
+        "seconds of a run": run.seconds,
+        "bytes sent and received": run.bytes,
+    }
+    if run.client_work and run.server_work:
+        counts |= {
+            "optimiser steps of clients": run.client_work.steps,
+            "images that clients' models read": run.client_work.images,
+            "trained parameters of a client": run.client_work.parameters,
+            "optimiser steps of the server": run.server_work.steps,
+        }
+    return counts
+
+
+def _environments(record: TableRecord) -> Iterator[str]:
+    """Yield commits, hardware and library versions that runs do not share."""
+    made_by = {"hardware": {run.hardware for run in record.finished}}
+    for package in NUMERIC:
+        found = {run.versions.get(package, "") for run in record.finished}
+        made_by["commits" if package == "git" else f"versions of {package}"] = found
+    for what, texts in made_by.items():
+        if len(texts - {""}) > 1:
+            yield f"Runs were made with different {what}: {'; '.join(sorted(texts - {''}))}"
 
 
 def _comparable(experiment: Experiment) -> dict[str, Any]:
@@ -241,16 +204,6 @@ def _comparable(experiment: Experiment) -> dict[str, Any]:
         key: value
         for key, value in flatten(experiment.tree()).items()
         if key not in (*NOT_COMPARED, "plugins") and not key.startswith("algorithm.")
-    }
-
-
-def _search_texts(plan: StudyPlan, row: str) -> dict[str, str]:
-    """Return texts of a row's search space by key, without keys of its method."""
-    return {
-        key: _axis_text(axis, key)
-        for axis in parse_space(plan.rows[row].space)
-        for key in axis.keys
-        if not key.startswith("algorithm.")
     }
 
 

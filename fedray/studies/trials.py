@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ import yaml
 
 from fedray.config import is_below, keys_without_effect, read_plugins
 from fedray.results.design import Config, Place
-from fedray.results.paired import Interval
+from fedray.results.numbers import scale_of
+from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
@@ -24,8 +25,8 @@ from fedray.studies.study import Study
 if TYPE_CHECKING:
     import pandas
 
-NEAR = 0.05
-"""Share of a range, in logarithms for loguniform, that counts as its end."""
+STATUSES = ("failed", "running", "pending", "stopped", "finished")
+"""The status of a configuration is the first of these that one of its runs has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,35 +64,47 @@ class SweepOutcome:
         import pandas
 
         by_trial = self.runs.groupby("trial")
-        means = {name: by_trial[name].agg(_mean) for name in self.plan.metrics}
         table = {
             **self.runs.drop_duplicates("trial").set_index("trial")[self.keys],
-            "status": by_trial["status"].agg(_status),
-            "objective": by_trial["choice"].agg(_mean),
-            "score": by_trial["score"].agg(_mean),
-            "std": by_trial["choice"].agg(_std),
-            "round": by_trial["round"].agg(_range),
-            "bytes": by_trial["bytes"].agg(_mean),
+            "status": by_trial["status"].agg(lambda found: min(found, key=STATUSES.index)),
+            "objective": self._over_seeds("choice", statistics.fmean),
+            "score": self._over_seeds("score", statistics.fmean),
+            "std": self._over_seeds("choice", _std),
+            "round": self._over_seeds("round", _range).fillna(""),
+            "bytes": self._over_seeds("bytes", statistics.fmean),
             "seconds": by_trial["seconds"].agg(lambda values: sum(values.tolist())),
-            "reason": by_trial["reason"].agg(lambda values: next(filter(None, values), "")),
-            **means,
+            "reason": by_trial["reason"].agg(lambda found: next(filter(None, found), "")),
+            **{name: self._over_seeds(name, statistics.fmean) for name in self.plan.metrics},
         }
-        return pandas.DataFrame(table)
+        return pandas.DataFrame(table).rename_axis("trial")
+
+    def _over_seeds(self, name: str, function: Callable[[list[float]], Any]) -> pandas.Series:
+        """Return a function of a column of `runs` by configuration; NaN while a seed is missing."""
+        import pandas
+
+        values = {
+            trial: math.nan if of.isna().any() else function(of.tolist())
+            for trial, of in self.runs.groupby("trial")[name]
+        }
+        return pandas.Series(values, name=name)
 
     def intervals(self, name: str = "choice") -> dict[int, Interval | None]:
         """Return the mean over seeds of a column of `runs` with its spread, by configuration.
 
-        None while a seed is missing.
+        The unit is the one that is shown. None while a seed is missing.
         """
-        return {
-            int(number): None if values.isna().any() else _interval(values.tolist())
-            for number, values in self.runs.groupby("trial")[name]
-        }
+        unit = scale_of(self.declared(self.chooser if name == "choice" else name))
+        found = self._over_seeds(name, lambda values: t_interval([unit * v for v in values]))
+        return {trial: of if isinstance(of, Interval) else None for trial, of in found.items()}
+
+    def declared(self, name: str) -> Metric:
+        """Return the declaration of a metric."""
+        return self.metrics.get(name, Metric(name))
 
     @property
     def metric(self) -> Metric:
         """The sweep's first metric."""
-        return self.metrics.get(self.plan.metrics[0], Metric(self.plan.metrics[0]))
+        return self.declared(self.plan.metrics[0])
 
     @property
     def chooser(self) -> str:
@@ -107,8 +120,8 @@ class SweepOutcome:
     @property
     def ranked(self) -> list[int]:
         """Indices of `ended`, best first; ties go to the earlier configuration."""
-        scores = self.ended["score"].to_dict()
-        return sorted(scores, key=lambda number: -round(scores[number], DECIMALS))
+        scores = self.ended["score"].round(DECIMALS)
+        return list(scores.sort_values(ascending=False, kind="stable").index)
 
     @property
     def best(self) -> int | None:
@@ -121,32 +134,18 @@ class SweepOutcome:
         best = self.best
         if best is None or self.trials["status"].isin(["pending", "running"]).any():
             return []
-        scores = [self.intervals("score")[number] for number in (best, *self.ended.index)]
-        first, *ended = [score for score in scores if score is not None]
-        notes = [_spread_note(first, ended)] if len(ended) > 1 else []
-        ties = [str(number) for number in self.ranked[1:] if self._is_tie(number, best)]
+        scores = self._over_seeds("score", t_interval)
+        first, others = scores[best], [scores[number] for number in self.ended.index]
+        within = sum(score.mean >= first.spread[0] for score in others) - 1
+        notes = [f"{within or 'no'} other configuration(s) lie within the spread of the best"]
+        if first.n == 1:
+            notes = ["each configuration ran with one seed, so chance may decide which one is best"]
+        notes = notes if len(others) > 1 else []
+        rounded = self.ended["score"].round(DECIMALS)
+        ties = [str(n) for n in self.ranked[1:] if rounded[n] == rounded[best]]
         notes += [f"trial(s) {', '.join(ties)} tie with trial {best}, the first"] if ties else []
-        notes += [f"the best lies at an edge: {edge}" for edge in self._edges(self.configs[best])]
-        return notes
-
-    def _is_tie(self, number: int, best: int) -> bool:
-        scores = self.ended["score"]
-        return bool(round(scores[number], DECIMALS) == round(scores[best], DECIMALS))
-
-    def _edges(self, best: Config) -> Iterator[str]:
-        """Yield where the best configuration lies at the end of an axis."""
-        axes = self.plan.axes
-        yield from (str(edge) for edge, _ in beyond(axes, self.configs, best))
-        for axis in axes:
-            if axis.is_listed or axis.key not in best:
-                continue
-            where = math.log if "log" in axis.distribution else float
-            low, high, value = (where(number) for number in (*axis.ends, best[axis.key]))
-            share = (value - low) / (high - low)
-            if not NEAR < share < 1 - NEAR:
-                end = "lower" if share < NEAR else "upper"
-                ends = f"{axis.ends[0]:g} to {axis.ends[1]:g}"
-                yield f"{axis.key}={best[axis.key]:.4g} lies at the {end} end of {ends}"
+        edges = beyond(self.plan.axes, self.configs, self.configs[best])
+        return [*notes, *(f"the best lies at an edge: {edge}" for edge, _ in edges)]
 
 
 def sweep_outcome(study: Study) -> SweepOutcome:
@@ -176,45 +175,14 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     return SweepOutcome(plan, configs, runs.astype(types), study.declared)
 
 
-def _spread_note(best: Interval, ended: Sequence[Interval]) -> str:
-    """Return how many configurations a seed may put before the best one."""
-    if best.n == 1:
-        return "each configuration ran with one seed, so chance may decide which one is best"
-    count = sum(score.mean >= best.spread[0] for score in ended) - 1
-    if count == 0:
-        return "no other configuration lies within the spread of the best"
-    return f"{count} other configuration(s) lie within the spread of the best"
+def _std(values: Sequence[float]) -> float:
+    """Return the sample standard deviation; NaN for one seed."""
+    return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
-def _mean(values: pandas.Series) -> float:
-    return math.nan if values.isna().any() else statistics.fmean(values)
-
-
-def _std(values: pandas.Series) -> float:
-    """Return the sample standard deviation; NaN for one seed, or while a seed is missing."""
-    missing = values.isna().any() or len(values) < 2
-    return math.nan if missing else statistics.stdev(values.tolist())
-
-
-def _range(rounds: pandas.Series) -> str:
-    """Return the lowest and the highest round; "" while a seed is missing."""
-    if rounds.isna().any():
-        return ""
-    numbers = sorted(map(int, rounds.tolist()))
-    return "-".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    mean, n = statistics.fmean(values), len(values)
-    std = statistics.stdev(values) if n > 1 else math.nan
-    return replace(Interval.of(mean, std, n), values=tuple(values))
-
-
-def _status(statuses: pandas.Series) -> str:
-    """Return the status of a configuration from those of its runs."""
-    found = set(statuses)
-    order = ("failed", "running", "pending", "stopped", "finished")
-    return next(status for status in order if status in found)
+def _range(rounds: Sequence[float]) -> str:
+    """Return the lowest and the highest round."""
+    return "-".join(map(str, sorted({int(min(rounds)), int(max(rounds))})))
 
 
 def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.data.plot import plot_partition
 from fedray.run import main as run_main
-from fedray.studies import sweep_pages
+from fedray.studies import pages
 from fedray.studies.space import draws, parse_space
 from fedray.studies.trials import sweep_outcome
 
@@ -49,10 +49,8 @@ def test_random_search_tries_as_many_as_it_says(count, found):
 
 
 def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
-    frames = []
-    monkeypatch.setattr(
-        sweep_pages, "figure_sweep", lambda frame, *rest, **more: frames.append(frame)
-    )
+    drawn = []
+    monkeypatch.setattr(pages, "figure_points", lambda plots, path, **more: drawn.extend(plots))
     write_sweep(
         metrics=["local_accuracy"], choose="train_loss", space={"lr": {"grid": [0.0001, 0.1]}}
     )
@@ -60,9 +58,8 @@ def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
     carry_out_all(study)
     result = sweep_outcome(study)
     assert result.configs[result.best] == {"lr": 0.1}
-    sweep_pages._draw(result, here / "sweep.png")
-    (frame,) = frames
-    assert frame.lr[frame.is_best.astype(bool)].tolist() == [0.1]
+    pages.draw_sweep(result, here / "sweep.png")
+    assert [series.ring for series in drawn[0].series] == [0.1]
 
 
 def test_asha_says_that_a_resumed_sweep_begins_with_empty_rungs(here, capsys):

@@ -128,7 +128,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 
 def test_a_run_that_two_cells_need_is_run_once(play):
     rows = {"mine": "local", "yours": "local"}
-    study = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
+    study = play(flat, rows=rows, baselines=[], claims=[{"claim": "mine > yours"}])
     assert len(study.runs) == len(study.needed) == 6
     first, second = outcome(study).cells
     assert first.reported == second.reported
@@ -200,7 +200,7 @@ def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
     assert state_of(study).phase == "failed"
     found = outcome(study)
     assert [each.verdict for each in found.claims] == ["not asked"]
-    assert found.interval(found.against[0].worse, "local_accuracy") is not None
+    assert found.numbers.interval(found.against[0].worse, "local_accuracy") is not None
 
 
 def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
@@ -222,7 +222,7 @@ def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
     rows = {name: {"algorithm": "fedproto"} for name in ("first", "mine", "last")}
     for name in ("first", "last"):
         rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
-    study = play(flat, rows=rows, baselines=[], claims=["mine > first"])
+    study = play(flat, rows=rows, baselines=[], claims=[{"claim": "mine > first"}])
     phases = {cell.row: cell.phase for cell in outcome(study).cells}
     assert phases == {"first": "failed", "mine": "over", "last": "failed"}
     assert "no round has 'local_acuracy" in study.reasons[0]
@@ -300,7 +300,7 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
         "mine": {"algorithm": "fedproto"},
         "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
     }
-    changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
+    changes = {**THREE, "rows": rows, "baselines": [], "claims": [{"claim": "mine > null"}]}
     study = play(fragile(("null", 0.5, 1)), **changes)
     assert state_of(study, Place("null", "all")).choices == state_of(study).choices
     assert [note for note in outcome(study).notes if "null, seed 1 failed: it diverged" in note]
@@ -308,7 +308,7 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
 
 def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_made(play):
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
-    changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
+    changes = {**THREE, "rows": rows, "baselines": [], "claims": [{"claim": "mine > null"}]}
     study = play(fragile(), **changes)
     edge = Edge("lr", 0.5, "highest")
     assert [at.edges for at in study.states] == [[edge], [edge]]
@@ -341,10 +341,13 @@ def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
 
     rows = {"mine": {"algorithm": "fedproto"}, "weighted": {"algorithm": "fedproto"}}
     rows["weighted"]["metrics"] = {"local_accuracy": "local_accuracy_weighted"}
-    study = play(curve, rows=rows, select="test", claims=["mine > local"])
+    study = play(curve, rows=rows, select="test", claims=[{"claim": "mine > local"}])
     found = outcome(study)
     side = Side("weighted", "all")
-    assert found.by_seed(side, "local_accuracy") == {0: pytest.approx(20), 1: pytest.approx(20)}
+    assert found.numbers.by_seed(side, "local_accuracy") == {
+        0: pytest.approx(20),
+        1: pytest.approx(20),
+    }
     assert len(found.distinct) == len(study.runs) < len(found.runs)  # two metrics choose
     assert "weighted: its local_accuracy is local_accuracy_weighted" in outcome(study).notes
 
@@ -378,7 +381,7 @@ def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write
         "fedavg": None,
         "fedbabu": None,
     }
-    write(rows=rows, claims=["local > mine"])
+    write(rows=rows, claims=[{"claim": "local > mine"}])
     assert main(["tiny", "--plan"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no claim is about: fedavg, fedbabu"
     write(rows=rows)

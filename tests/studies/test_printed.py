@@ -23,7 +23,7 @@ TABLE = {
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
     "space": {"lr": {"grid": [0.1, 0.3]}},
     "tuning": {"configurations": 9},
-    "claims": ["mine > base"],
+    "claims": [{"claim": "mine > base"}],
     "report": {"seeds": [0, 1, 2, 3, 4]},
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5]}, "base": 50.25}},
     "scales": {
@@ -168,7 +168,7 @@ def test_each_cell_stands_beside_the_papers_number(play, here):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     assert ["mine", "Dir(0.1)", "70.50", "69.50 to 71.50", "70 ± 0.5", "+0.50", "yes"] in lines
     assert ["base", "Dir(1)", "61.00", "60.00 to 62.00", "50.25", "+10.75", "no"] in lines
-    assert "1 of 3 printed numbers lie within the spread of our seeds." in page
+    assert "1 of 3 printed numbers lie within the spread of our seeds:" in page
 
 
 def test_the_plan_says_what_is_run(write, here, capsys):

@@ -23,7 +23,7 @@ CHANGES = {
     "rows": ROWS,
     "baselines": [],
     "report": {"seeds": [0, 1]},
-    "claims": ["mine > base"],
+    "claims": [{"claim": "mine > base"}],
 }
 
 

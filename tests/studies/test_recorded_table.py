@@ -35,9 +35,9 @@ CHANGES = {
     "claims": [
         {"claim": "mine > base", "source": "Table 1"},
         {"claim": "mine > base + 1", "on": "each"},
-        "mine @ Dir(1) < base @ Dir(0.1)",
-        "mine: local_accuracy > local_accuracy_weighted",
-        "base > lost",
+        {"claim": "base @ Dir(0.1) > mine @ Dir(1)"},
+        {"claim": "mine: local_accuracy > local_accuracy_weighted"},
+        {"claim": "base > lost"},
     ],
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
     "glosses": {"base": "means of weights", "Dir(1)": "little skew"},

@@ -174,7 +174,7 @@ def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_repo
 
 def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
-    study = play(by_parity, rows=rows, baselines=[], claims=["mine > null"],
+    study = play(by_parity, rows=rows, baselines=[], claims=[{"claim": "mine > null"}],
                  tuning={"extend": False})  # fmt: skip
     null = state_of(study, Place("null", "all"))
     assert null.choices == state_of(study).choices

@@ -19,10 +19,9 @@ from pretended_runs import end
 
 from fedray.config import dump_yaml
 from fedray.studies.cell import next_runs
-from fedray.studies.pages import conclusion, write_pages
+from fedray.studies.pages import best_line, conclusion, write_pages
 from fedray.studies.plan import RunSpec
 from fedray.studies.study import Study
-from fedray.studies.sweep_pages import best_line
 from fedray.studies.tracking import tracked_study, write_tracking
 from fedray.studies.trials import sweep_outcome
 

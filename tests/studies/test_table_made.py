@@ -59,14 +59,13 @@ def test_runs_of_several_machines_or_versions_are_a_caveat(play, monkeypatch, di
     monkeypatch.setattr(pretended_runs, "result_of", result_of)
     [found] = [each for each in outcome(play(curve)).notes if "Runs were made with" in each]
     assert note in found
-    assert found.count(" runs)") == 2
     differ.clear()
     assert not any("Runs were made with" in each for each in outcome(play(curve)).notes)
 
 
 def test_the_commits_are_those_of_the_runs_tuning_included(by_phase, play, here):
     record, text = made(play(curve, tuning={"configurations": 3, "rounds": 1}), here)
-    assert "- Runs are of 2 versions of the code: newer, older." in text
+    assert "- Runs were made with different commits: newer; older." in text
     assert "- commit newer, older; this page " in text
     assert record.commits == ["newer", "older"]
 

@@ -86,7 +86,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert {run.data.tags["row"] for run in children} == set(rows)
     record = TableRecord.read(here / "first" / "table.json")
     for row in rows:
-        mean = record.interval(Side(row, "all"), "local_accuracy").mean / 100
+        mean = record.numbers.interval(Side(row, "all"), "local_accuracy").mean / 100
         assert parent.data.metrics[f"{row}/local_accuracy"] == pytest.approx(mean)
 
     other = f"sqlite:///{shutil.copy(empty_database, here / 'other.db')}"

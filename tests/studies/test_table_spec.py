@@ -192,12 +192,12 @@ def test_two_metrics_of_a_row_are_compared():
     assert (claim.better, claim.worse) == (Side("b-c", None), Side("b-c", None))
     assert (claim.metric, claim.than, claim.margin) == ("m_n", "n", 2.0)
     assert claim.question == "b-c: m_n > n + 2"
-    (claim,) = one("a @ x: m < n - 1")
+    (claim,) = one("a @ x: n > m + 1")
     assert (claim.better.column, claim.metric, claim.than, claim.margin) == ("x", "n", "m", 1.0)
     assert [each.better.column for each in one("a: m > n", on="each")] == ["x", "y"]
     for text, said in [
-        ("a: m > o", "metric 'o' is none of the table's metrics"),
-        ("a: m > m", "compares a metric with itself"),
+        ("a: m > o", "there is no metric 'o'"),
+        ("a: m > m", "compares a cell with itself"),
         ("d: m > n", "there is no row 'd'"),
         ("a: m > n > m", "is no inequality"),
     ]:
@@ -209,7 +209,8 @@ def test_two_metrics_of_a_row_are_compared():
 
 def test_claims_of_a_row_that_is_left_out_go_with_it(write):
     metrics = ["local_accuracy", "global_accuracy", "learning_rate"]
-    write(metrics=metrics, claims=["mine: local_accuracy > global_accuracy", "gone: a > b"],
+    claims = [{"claim": "mine: local_accuracy > global_accuracy"}, {"claim": "gone: a > b"}]
+    write(metrics=metrics, claims=claims,
           baselines=["local", "gone"], scales={"laptop": {"rows": {"gone": None}}})  # fmt: skip
     assert [each.than for each in plan_words("table", "tiny").parsed_claims()] == [
         "global_accuracy"
@@ -219,13 +220,18 @@ def test_claims_of_a_row_that_is_left_out_go_with_it(write):
 def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
     scales = {"laptop": {"rows": {"local": None}}}
     write(
-        claims=["mine > local - 1", "mine > fedavg"], baselines=["local", "fedavg"], scales=scales
+        claims=[{"claim": "mine > local - 1"}, {"claim": "mine > fedavg"}],
+        baselines=["local", "fedavg"],
+        scales=scales,
     )
-    assert plan_words("table", "tiny").claims == ["mine > fedavg"]
+    assert plan_words("table", "tiny").claims == [{"claim": "mine > fedavg"}]
 
 
 def test_a_curve_is_columns_of_one_key(write):
-    write(curve={"algorithm.lambda": [0, 0.5, 7]}, claims=["mine @ lambda=7 > mine @ lambda=0"])
+    write(
+        curve={"algorithm.lambda": [0, 0.5, 7]},
+        claims=[{"claim": "mine @ lambda=7 > mine @ lambda=0"}],
+    )
     plan = plan_words("table", "tiny", ["batch_size=4"])
     assert list(plan.columns) == ["lambda=0", "lambda=0.5", "lambda=7"]
     assert plan.curve == "algorithm.lambda"
@@ -305,7 +311,10 @@ def test_a_tables_plugin_is_used_by_the_rows_that_name_it_and_kept_with_its_text
 
 
 def test_a_plan_survives_its_file(write):
-    write(paper={"source": "a paper", "numbers": {"mine": [12.5, 0.5]}}, claims=["mine > local"])
+    write(
+        paper={"source": "a paper", "numbers": {"mine": [12.5, 0.5]}},
+        claims=[{"claim": "mine > local"}],
+    )
     plan = plan_words("table", "tiny")
     assert StudyPlan.model_validate_json(plan.model_dump_json()) == plan
     assert plan.paper.of("mine", "all") == (12.5, 0.5)
@@ -336,14 +345,14 @@ def test_a_scale_leaves_rows_out_and_their_claims(write):
     rows["mine"] = {"algorithm": "fedproto"}
     write(
         rows=rows,
-        claims=["mine > other + 1", "mine > local"],
+        claims=[{"claim": "mine > other + 1"}, {"claim": "mine > local"}],
         scales={"laptop": {"rows": {"other": None, "mine": {"set": {"batch_size": 4}}}}},
     )
     plan = plan_words("table", "tiny")
     assert list(plan.rows) == ["mine", "local"]
     assert plan.rows["mine"].set == {"batch_size": 4}
     assert plan.rows["mine"].algorithm == "fedproto"
-    assert plan.claims == ["mine > local"]
+    assert plan.claims == [{"claim": "mine > local"}]
 
 
 def test_a_row_whose_named_row_is_left_out_is_refused(write):
@@ -406,19 +415,26 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             {"rows": {"mine": {"tuned_as": "local", "space": {"lr": None}}}},
             r"rows\.mine\.tuned_as: row local must tune by itself",
         ),
-        ({"claims": ["mine better local"]}, r"'mine better local' is no inequality"),
-        ({"claims": ["mine > yours"]}, r"there is no row 'yours'"),
-        ({"claims": ["mine > local @ b"]}, r"there is no column 'b'"),
-        ({"claims": ["mine > mine"]}, r"compares a row with itself"),
-        ({"claims": [{"claim": "mine > local", "on": "b"}]}, r"on: 'b', expected mean, each"),
-        ({"claims": [{"claim": "mine > local", "metric": "x"}]}, r"'x' is none of the table's"),
+        ({"claims": [{"claim": "mine < local"}]}, r"'mine < local' is no inequality"),
+        ({"claims": ["mine > local"]}, r"'mine > local' has no keys"),
+        ({"claims": [{"claim": "mine > yours"}]}, r"there is no row 'yours'"),
+        ({"claims": [{"claim": "mine > local @ b"}]}, r"there is no column 'b'"),
+        ({"claims": [{"claim": "mine > mine"}]}, r"compares a cell with itself"),
+        ({"claims": [{"claim": "mine > local", "on": "b"}]}, r"there is no column 'b'"),
+        ({"claims": [{"claim": "mine > local", "metric": "x"}]}, r"there is no metric 'x'"),
         ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
         (
             {"paper": {"numbers": {"mine": 1}}},
             r"table tiny\.paper\.source is missing",
         ),
-        ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"paper\.numbers: mine holds '1'"),
-        ({"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}}, r"expected a mean or"),
+        (
+            {"paper": {"source": "?", "numbers": {"mine": "1"}}},
+            r"paper\.numbers\.mine: .*found '1'",
+        ),
+        (
+            {"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}},
+            r"paper\.numbers\.mine: .*found \[1, 2, 3\]",
+        ),
         ({"confidence": 95}, r"table tiny\.confidence"),
         ({"columns": {"mean": {}}}, r"column names mean and each are reserved for claims"),
         ({"columns": {"a": {"lr": 0.1}}}, r"lr is tuned for row mine, and set by column a"),
@@ -500,8 +516,8 @@ def test_a_scale_that_is_not_there_is_refused(write):
 # --- claims ---------------------------------------------------------------------------------------
 
 
-def one(text, columns=("x", "y"), **more):
-    (claim,) = parse_claims([{"claim": text, **more}], ["a", "b-c"], columns, ["m", "n"])
+def one(text, columns=("x", "y"), rows=("a", "b-c"), **more):
+    (claim,) = parse_claims([{"claim": text, **more}], rows, columns, ["m", "n"])
     return claim
 
 
@@ -514,66 +530,38 @@ def test_a_claim_is_about_the_mean_unless_it_names_a_column():
     assert one("a > b-c", columns=["x"]).better == Side("a", "x")
 
 
-def test_less_is_more_the_other_way_round():
-    claim = one("a < b-c + 1")  # b - a > -1
-    assert (claim.better.row, claim.worse.row, claim.margin) == ("b-c", "a", -1.0)
-
-
 @pytest.mark.parametrize(
     "entries",
     [
-        ["a > b", {"claim": "a > b", "source": "again"}],
-        ["a > b + 1", "b < a - 1"],
-        [{"claim": "a > b", "metric": "m"}, "b < a"],
-        ["a @ x > b @ x", "a @ y > b @ y", {"claim": "a > b", "on": "each"}],
-        [{"claim": "a > b", "on": "x"}, "a @ x > b @ x"],
-        ["a: m > n - 2", "a: n < m + 2"],
+        [{"claim": "a > b"}, {"claim": "a > b", "source": "again"}],
+        [
+            {"claim": "a @ x > b @ x"},
+            {"claim": "a @ y > b @ y"},
+            {"claim": "a > b", "on": "each"},
+        ],
+        [{"claim": "a > b", "on": "x"}, {"claim": "a @ x > b @ x"}],
     ],
 )
 def test_a_claim_that_is_written_twice_is_one_with_the_first_source(entries):
-    entries = [{"source": str(n), **as_entry(each)} for n, each in enumerate(entries)]
+    entries = [{"source": str(n), **entry} for n, entry in enumerate(entries)]
     found = parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])
     alone = parse_claims(entries[: len(found)], ["a", "b"], ["x", "y"], ["m", "n"])
     assert found == alone
 
 
-def as_entry(claim):
-    return {"claim": claim} if isinstance(claim, str) else claim
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        ["a > b", "b > a"],
-        ["a > b + 1", "b > a - 1"],
-        ["b @ y > a @ y", {"claim": "a > b", "on": "each"}],
-        ["a: m > n", "a: n > m"],
-    ],
-)
-def test_opposite_claims_are_refused(entries):
-    with pytest.raises(UserError, match=r"are opposites, which one test decides; leave one out"):
-        parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])
-
-
 def test_claims_that_differ_stay_as_many():
-    entries = [
-        "a > b",
-        "a > b + 1",
-        "b > a - 2",
-        {"claim": "a > b", "metric": "n"},
-        "a @ x > b @ y",
-    ]
-    entries += ["a @ y > b @ x"]
-    assert len(parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])) == 6
+    texts = ["a > b", "a > b + 1", "b > a - 2", "a @ x > b @ y", "a @ y > b @ x", "a: m > n"]
+    entries = [{"claim": text} for text in texts] + [{"claim": "a > b", "metric": "n"}]
+    assert len(parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])) == 7
 
 
-@pytest.mark.parametrize("claim", ["a @ x > b", "a < b @ y + 2"])
+@pytest.mark.parametrize("claim", ["a @ x > b", "b @ y > a - 2"])
 def test_a_column_is_not_compared_with_a_mean_over_columns(claim):
     with pytest.raises(UserError, match=r"compares one column with a mean over all columns; name"):
-        parse_claims([claim], ["a", "b"], ["x", "y"], ["m"])
-    (at,) = parse_claims([{"claim": claim, "on": "x"}], ["a", "b"], ["x", "y"], ["m"])
+        one(claim, rows=["a", "b"])
+    at = one(claim, rows=["a", "b"], on="x")
     assert {side.row: side.column for side in (at.better, at.worse)}["a"] == "x"
-    (only,) = parse_claims([claim.replace("y", "x")], ["a", "b"], ["x"], ["m"])
+    only = one(claim.replace("y", "x"), ["x"], rows=["a", "b"])
     assert (only.better.column, only.worse.column) == ("x", "x")
 
 

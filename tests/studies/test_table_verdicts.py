@@ -18,7 +18,7 @@ ROWS = {
     "base": {"algorithm": "fedavg"},
     "null": {"algorithm": "local", "control": "that prototypes help", "over": "base"},
 }
-ALONE = {"rows": ROWS, "baselines": [], "space": {}, "claims": ["mine > base"]}
+ALONE = {"rows": ROWS, "baselines": [], "space": {}, "claims": [{"claim": "mine > base"}]}
 SEEDS = {"seeds": [0, 1, 2, 3]}
 
 
@@ -55,16 +55,15 @@ def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
 
 
 def test_the_other_way_round_it_is_refuted(play):
-    assert verdict(play, claims=["base > mine"]).verdict == "refuted"
-    assert verdict(play, claims=["mine < base"]).verdict == "refuted"
+    assert verdict(play, claims=[{"claim": "base > mine"}]).verdict == "refuted"
 
 
 def test_a_margin_is_part_of_the_claim(play):
-    found = verdict(play, claims=["mine > base + 1.5"])
+    found = verdict(play, claims=[{"claim": "mine > base + 1.5"}])
     assert found.comparison.interval.mean == pytest.approx(0.25)
     assert found.verdict == "undecided"
-    assert verdict(play, claims=["mine > base + 5"]).verdict == "refuted"
-    assert verdict(play, claims=["mine > base - 1"]).verdict == "holds"
+    assert verdict(play, claims=[{"claim": "mine > base + 5"}]).verdict == "refuted"
+    assert verdict(play, claims=[{"claim": "mine > base - 1"}]).verdict == "holds"
 
 
 def test_the_page_says_which_test_and_how_many_looks(play):
@@ -72,15 +71,14 @@ def test_the_page_says_which_test_and_how_many_looks(play):
     book = play(curve, **{**ALONE, "report": {**SEEDS, "looks": 1}})
     text = page_of(book)
     assert "with their 97.5 % t interval; " in text
-    assert "It is look 2 at these claims, so each p is multiplied by 2." in text
-    assert "- The verdicts were seen once before, and p-values count these looks." in text
+    assert "It is look 2 at these claims: each p is multiplied by 2." in text
     found = claims_of(outcome(book))[0]
     assert found.comparison.p == pytest.approx(2 * verdict(play).comparison.p)
 
 
 def test_what_could_not_be_answered_was_asked_all_the_same(play):
     """Whether a row fails must not make the others' claims easier."""
-    claims = ["mine > base", "mine > lost", "base > lost"]
+    claims = [{"claim": "mine > base"}, {"claim": "mine > lost"}, {"claim": "base > lost"}]
     rows = {name: ROWS[name] for name in ("mine", "base")} | {"lost": {"algorithm": "local"}}
     curve = numbers(lost=[None] * 4, **CLEAR)
     found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
@@ -98,7 +96,11 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
     curve = numbers(
         mine_x=[0.5, 0.6], mine_y=[0.7, 0.9], base_x=[0.4, 0.6], base_y=[0.6, 0.7], null=[0.1, 0.1]
     )
-    claims = ["mine > base", {"claim": "mine > base", "on": "each"}, "mine @ y > mine @ x"]
+    claims = [
+        {"claim": "mine > base"},
+        {"claim": "mine > base", "on": "each"},
+        {"claim": "mine @ y > mine @ x"},
+    ]
     changes = {**ALONE, "report": {"seeds": [0, 1]}, "columns": columns, "claims": claims}
     found = outcome(play(curve, **changes)).asked[:4]
     differences = [list(comparison.differences.values()) for _, comparison in found]
@@ -118,7 +120,8 @@ def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
     assert len(set(exact)) == 3
     for size in (1.0, 1e9):
         values = {seed: size * one for seed, one in enumerate(exact)}
-        found = compared(Side("a", None), Side("b", None), values, PairedTest(), size)
+        pairs = {**values, 9: size}, {**dict.fromkeys(values, 0.0)}
+        found = compared(Side("a", None), Side("b", None), pairs, PairedTest())
         assert (found.p, found.interval.std, found.is_same) == (0.25, 0, False)
         assert found.interval.mean == pytest.approx(0.2 * size)
         assert (found.interval.low, found.interval.high) == (-math.inf, math.inf)
@@ -128,7 +131,8 @@ def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
 @pytest.mark.parametrize("count", [2, 5, 6, 8, 9])
 def test_the_interval_of_equal_differences_agrees_with_their_p(looks, count):
     test = PairedTest(looks=looks)
-    found = compared(Side("a", None), Side("b", None), dict.fromkeys(range(count), 2.0), test, 9)
+    pairs = dict.fromkeys(range(count), 3.0), dict.fromkeys(range(count), 1.0)
+    found = compared(Side("a", None), Side("b", None), pairs, test)
     decides = verdict_of(found, found.p) == "holds"
     assert decides == (count - 1 >= math.log2(looks / 0.05))
     ends = (2.0, 2.0) if decides else (-math.inf, math.inf)
@@ -136,7 +140,7 @@ def test_the_interval_of_equal_differences_agrees_with_their_p(looks, count):
 
 
 def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play):
-    claims = ["mine > base + 10", "base > null + 30"]
+    claims = [{"claim": "mine > base + 10"}, {"claim": "base > null + 30"}]
     curve = numbers(mine=[0.6, 0.7, 0.4], base=[0.5, 0.6, 0.3], null=[0.2, 0.3, 0.1])
     seeds = {"seeds": [0, 1, 2]}
     book = play(curve, **{**ALONE, "claims": claims, "report": seeds})
@@ -175,20 +179,10 @@ def test_a_control_is_two_claims_that_are_corrected_with_the_others(play):
 
 
 def test_a_claim_that_a_control_makes_too_counts_once(play):
-    claims = ["mine > base", {"claim": "mine > null", "source": "Table 2"}]
+    claims = [{"claim": "mine > base"}, {"claim": "mine > null", "source": "Table 2"}]
     _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
     asked = [(claim.question, claim.source) for claim, _ in record.asked]
     assert asked[1:] == [("mine > null", "Table 2"), ("null > mean(mine, base)", "control")]
-
-
-def test_a_mean_of_two_rows_may_be_claimed(play):
-    claims = ["null < mean(mine, base)", "mean( mine ,base ) > null + 1"]
-    _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
-    questions = [claim.question for claim, _ in record.asked]
-    assert questions[:2] == ["mean(mine, base) > null", "mean(mine, base) > null + 1"]
-    first, second = (comparison.interval.mean for _, comparison in record.asked[:2])
-    assert first == pytest.approx(5.25)
-    assert second == pytest.approx(4.25)
 
 
 @pytest.mark.parametrize(
@@ -293,9 +287,9 @@ def test_keys_that_are_searched_jointly_are_said_each(play):
     notes = unlike(
         play, {"space": {"lr": None, **joint}}, space={"lr": {"grid": [0.1]}}, tuning=tuning
     )
-    assert notes == [
-        "Rows search lr differently (base: 0.1, 0.2; else 0.1)",
+    assert sorted(notes) == [
         "Rows search batch_size differently (base: 4, 8; else held at 16)",
+        "Rows search lr differently (base: 0.1, 0.2; else 0.1)",
     ]
 
 
@@ -336,12 +330,3 @@ def test_a_row_that_did_above_one_and_a_half_times_another_is_named(play, monkey
     worked(monkeypatch, **steps)
     notes = unlike(play, {}, columns={"a": {"data.samples": 200}, "b": {"data.samples": 300}})
     assert notes == ([] if text is None else [f"{STEPS} ({text})", f"{IMAGES} ({text})"])
-
-
-def test_runs_that_were_not_counted_are_noted(play, monkeypatch):
-    worked(monkeypatch, base=None)
-    notes = outcome(play(numbers(null=[0.1] * 4, **CLEAR), **{**ALONE, "report": SEEDS})).notes
-    assert [note for note in notes if note.startswith("Steps")] == [
-        "Steps, images and trained parameters of 4 of 12 reported runs were not counted; an "
-        "earlier version made these runs"
-    ]

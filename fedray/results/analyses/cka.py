@@ -11,8 +11,8 @@ does; `--by stage` compares the output of each block, with normalisation and act
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -25,7 +25,7 @@ from fedray.evaluation.protocols import has_global_model
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages
 from fedray.results.analyses.extra_step import one_more_step, probe_images, reopen
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option
+from fedray.results.analyses.harness import AnalysisRequest, analysis, count_option
 from fedray.results.frame import RunGroup
 from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.figures import Panel, figure_curves
@@ -50,28 +50,16 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
         "linear map.",
     ),
 )
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare clients' models after one more round with the global model, by layer."""
-    images, by = request.options["images"], request.options["by"]
-    curves = {member.label: _by_part(member, images, by) for member in request.groups}
+    by = request.options["by"]
+    curves = {g.label: _by_part(g, request.options["images"], by) for g in request.groups}
     names = list(dict.fromkeys(part for curve in curves.values() for part in curve))
-    if by == "stage":
-        header = ["method", *names]
-        rows = [
-            [label, *(cell(curve.get(name), SIMILARITY) for name in names)]
-            for label, curve in curves.items()
-        ]
-    else:
-        header = ["layer", *curves]
-        rows = [
-            [name, *(cell(curve.get(name), SIMILARITY) for curve in curves.values())]
-            for name in names
-        ]
-    figure = request.file("cka.png")
+    rows = [[n, *(cell(curve.get(n), SIMILARITY) for curve in curves.values())] for n in names]
     at = {label: {float(names.index(k)): v for k, v in c.items()} for label, c in curves.items()}
-    figure_curves([Panel(SIMILARITY, at)], figure, by, names=names)
+    figure_curves([Panel(SIMILARITY.name, at)], request.file("cka.png"), by, names=names)
     below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
-    return Findings([Section("", (), header, rows, [below])], [figure])
+    return [Section("", (), [by, *curves], rows, [below])]
 
 
 def _by_part(member: RunGroup, images: int, by: By) -> dict[str, Interval]:
@@ -115,25 +103,16 @@ def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[s
 def stage_grams(model: Classifier, images: Pixels, by: By = "stage") -> dict[str, Tensor]:
     """Return the centred Gram matrix [n, n] of each stage's or layer's features in eval mode."""
     grams: dict[str, Tensor] = {}
+
+    def note(part: str, module: nn.Module, inputs: object, output: Tensor) -> None:
+        grams[part] = centred_gram(output)
+
     model.eval()
-    with record_grams(stages(model) if by == "stage" else layers(model), grams):
-        model(images)
-    return grams
-
-
-@contextmanager
-def record_grams(parts: Mapping[str, nn.Module], grams: dict[str, Tensor]) -> Iterator[None]:
-    """Store the Gram matrix of each part's output in `grams` while the model runs."""
-
-    def note(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-            grams[stage] = centred_gram(output)
-
-        return hook
-
-    handles = [end.register_forward_hook(note(name)) for name, end in parts.items()]
+    parts = stages(model) if by == "stage" else layers(model)
+    handles = [end.register_forward_hook(partial(note, name)) for name, end in parts.items()]
     try:
-        yield
+        model(images)
     finally:
         for handle in handles:
             handle.remove()
+    return grams

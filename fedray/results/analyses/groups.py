@@ -12,8 +12,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ from fedray.algorithms.prompts.fedmgp import FedMGP, GroupedClip
 from fedray.base.errors import UserError
 from fedray.models import Pixels
 from fedray.results.analyses.extra_step import probe_images, reopen
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option
+from fedray.results.analyses.harness import AnalysisRequest, analysis, count_option
 from fedray.results.frame import LoadedRun, RunGroup, interval_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.figures import Panel, figure_curves, figure_matrix
@@ -103,7 +102,7 @@ Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
         metavar="K",
     ),
 )
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare prompt groups within and between clients, and count how often each was drawn."""
     options = request.options
     similarities = {
@@ -117,7 +116,8 @@ def command(request: AnalysisRequest) -> Findings:
     if options["client"] is not None:
         sections += matrix_sections(request.groups, similarities)
     sections += [section for member in request.groups for section in frequency_sections(member)]
-    return Findings(sections, _figures(request.groups, similarities, request))
+    _draw(request, similarities)
+    return sections
 
 
 # --- similarity ----------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def similarity_section(similarities: Similarities) -> Section:
     for label, runs in similarities.items():
         for kind in runs[0]:
             means = [cosines[kind].means() for cosines in runs]
-            intervals = [interval_of(mean.get(pair) for mean in means) for pair in pairs]
+            intervals = [interval_of([m.get(pair) for m in means], COSINE) for pair in pairs]
             rows.append([f"{label}, {kind}", *(cell(interval, COSINE) for interval in intervals)])
     return Section("", (), [COSINE.name, *pairs], rows, [f"Mean {SPREAD} seeds."])
 
@@ -224,7 +224,9 @@ def frequencies(member: RunGroup) -> dict[str, dict[int, dict[int, Interval]]]:
     by_modality: dict[str, dict[int, dict[int, Interval]]] = {}
     for modality in ("text", "visual"):
         curves: dict[int, dict[int, Interval]] = {}
-        while curve := member.curve(f"{REPORTED}drawn_{modality}_{len(curves)}"):
+        while curve := member.curve(
+            replace(SHARE, name=f"{REPORTED}drawn_{modality}_{len(curves)}")
+        ):
             curves[len(curves)] = curve
         if curves:
             by_modality[modality] = curves
@@ -248,27 +250,20 @@ def frequency_sections(member: RunGroup) -> Iterator[Section]:
 # --- figures -------------------------------------------------------------------------------------
 
 
-def _figures(
-    members: Sequence[RunGroup], similarities: Similarities, request: AnalysisRequest
-) -> list[Path]:
-    """Draw each configuration's frequencies and its first seed's matrices; return the files."""
-    files = []
-    for index, member in enumerate(members, 1):
+def _draw(request: AnalysisRequest, similarities: Similarities) -> None:
+    """Draw each configuration's frequencies and its first seed's matrices."""
+    for index, member in enumerate(request.groups, 1):
         title = f"{member.label}, seed {member.runs[0].seed}"
         for kind, cosines in similarities[member.label][0].items():
-            stem = f"groups_{index:02d}_{kind.replace(' ', '_')}"
-            matrices = {
-                "within": (cosines.within, [str(j) for j in range(len(cosines.within))]),
-                "between": (cosines.between, cosines.names),
-            }
-            if len(cosines.clients) == 1:
-                del matrices["between"]
+            within = [str(j) for j in range(len(cosines.within))]
+            matrices = {"within": (cosines.within, within)}
+            if len(cosines.clients) > 1:
+                matrices["between"] = (cosines.between, cosines.names)
             for scope, (matrix, names) in matrices.items():
-                files.append(request.file(f"{stem}_{scope}.png"))
+                stem = f"groups_{index:02d}_{kind.replace(' ', '_')}_{scope}"
                 above = f"{kind} {scope} clients, cosine: {title}"
-                figure_matrix(matrix.tolist(), names, above, files[-1])
+                figure_matrix(matrix.tolist(), names, above, request.file(f"{stem}.png"))
         for modality, curves in frequencies(member).items():
-            files.append(request.file(f"groups_{index:02d}_drawn_{modality}.png"))
+            file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
             named = {f"{modality} group {j}": curve for j, curve in curves.items()}
-            figure_curves([Panel(SHARE, named)], files[-1], "round")
-    return files
+            figure_curves([Panel(metric_name(SHARE), named, is_share=True)], file, "round")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -16,7 +16,6 @@ from fedray.results.frame import LoadedRun, RunGroup, group_runs, load_runs
 from fedray.results.pages.page import Section, markdown
 from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import write_atomic
-from fedray.storage.metric import Select
 
 MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -39,47 +38,77 @@ class AnalysisRequest:
     Attributes:
         folders: folders of runs, or folders that contain them.
         out: the folder for the files that the analysis writes.
-        select: images on which best rounds are chosen; None: each run's own setting.
         options: values of the analysis's options by name.
+        files: the files that the analysis has written.
     """
 
     folders: Sequence[Path]
     out: Path
-    select: Select | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
 
     @cached_property
     def runs(self) -> list[LoadedRun]:
         """The loaded runs."""
-        return load_runs(self.folders, self.select)
+        return load_runs(self.folders)
 
     @cached_property
     def grouped(self) -> tuple[list[RunGroup], list[str]]:
         """Groups of the runs, and notes on runs that were left out."""
         return group_runs(self.runs)
 
-    def file(self, name: str) -> Path:
-        """Return the path of a file to write, and create its folder."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        return self.out / name
-
     @property
     def groups(self) -> list[RunGroup]:
         """Groups of the runs by configuration."""
         return self.grouped[0]
 
+    def file(self, name: str) -> Path:
+        """Return the path of a file to write, and create its folder."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.files.append(self.out / name)
+        return self.files[-1]
 
-@dataclass(frozen=True)
-class Findings:
-    """The results of an analysis.
 
-    Attributes:
-        sections: sections of its page.
-        files: files that the analysis wrote, other than the page.
+Analysis = Callable[[AnalysisRequest], Sequence[Section]]
+
+
+def analysis(
+    *options: click.Option, out: Path | None = None
+) -> Callable[[Analysis], click.Command]:
+    """Make a function the command of its module, whose name is that of the analysis.
+
+    Args:
+        options: options of this analysis.
+        out: default folder for its files; None: "report" in the runs' folder.
     """
 
-    sections: Sequence[Section]
-    files: Sequence[Path] = ()
+    def command_of(run: Analysis) -> click.Command:
+        name = run.__module__.rpartition(".")[2]
+
+        @click.command(name, cls=Command, help=f"Show {MODULES[name]}.")
+        @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN...")
+        @click.option(
+            "--out",
+            "chosen",
+            type=PATH,
+            metavar="DIR",
+            help="Folder for tables and figures; default: RUN/report, or ./report for several "
+            "runs.",
+        )
+        @plugins_of_runs
+        def command(folders: Sequence[Path], chosen: Path | None, **values: Any) -> None:
+            request = AnalysisRequest(folders, chosen or out or default_folder(folders), values)
+            sections = [*run(request)]
+            if notes := [f"Warning: {note}." for note in request.grouped[1]]:
+                sections.append(Section("", items=notes))
+            write_atomic(request.file(f"{name}.md"), markdown(sections))
+            print_sections(sections)
+            print("wrote " + "\n      ".join(map(str, request.files)))
+
+        command.params[2:2] = options
+        return command
+
+    return command_of
 
 
 def count_option(
@@ -96,58 +125,6 @@ def count_option(
     )
 
 
-def analysis(
-    *options: click.Option, out: Path | None = None
-) -> Callable[[Callable[[AnalysisRequest], Findings]], click.Command]:
-    """Make a function the command of its module, whose name is that of the analysis.
-
-    Args:
-        options: options of this analysis.
-        out: default folder for its files; None: "report" in the runs' folder.
-    """
-
-    def command_of(run: Callable[[AnalysisRequest], Findings]) -> click.Command:
-        name = run.__module__.rpartition(".")[2]
-
-        @click.command(name, cls=Command, help=f"Show {MODULES[name]}.")
-        @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN...")
-        @click.option(
-            "--out",
-            "chosen",
-            type=PATH,
-            metavar="DIR",
-            help="Folder for tables and figures; default: RUN/report, or ./report for several "
-            "runs.",
-        )
-        @click.option(
-            "--select",
-            type=click.Choice(get_args(Select)),
-            help="Images that select the best round; default: each run's report.select.",
-        )
-        @plugins_of_runs
-        def command(
-            folders: Sequence[Path], chosen: Path | None, select: Select | None, **values: Any
-        ) -> None:
-            folder = chosen or out or default_folder(folders)
-            request = AnalysisRequest(folders, folder, select, values)
-            _publish(name, request, run(request))
-
-        command.params[3:3] = options
-        return command
-
-    return command_of
-
-
 def default_folder(folders: Sequence[Path]) -> Path:
     """Return the default folder for reports on runs."""
     return (folders[0] if len(folders) == 1 else Path()) / "report"
-
-
-def _publish(name: str, request: AnalysisRequest, findings: Findings) -> None:
-    """Write and print the page of an analysis."""
-    notes = [f"Warning: {note}." for note in request.grouped[1]]
-    sections = [*findings.sections, *([Section("", items=notes)] if notes else [])]
-    page = request.file(f"{name}.md")
-    write_atomic(page, markdown(sections))
-    print_sections(sections)
-    print("wrote " + "\n      ".join(map(str, [page, *findings.files])))

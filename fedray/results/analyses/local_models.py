@@ -9,6 +9,7 @@ run is not changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,8 @@ from fedray.evaluation.answers import Answers
 from fedray.evaluation.splits import HeldOut
 from fedray.evaluation.testing import counts_of
 from fedray.results.analyses.extra_step import one_more_step, reopen
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
-from fedray.results.frame import RunGroup, interval_of
+from fedray.results.analyses.harness import AnalysisRequest, analysis
+from fedray.results.frame import interval_of
 from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.page import Section
 from fedray.runtime.devices import pick_device
@@ -46,29 +47,22 @@ class BeforeAndAfter(NamedTuple):
 
 
 @analysis()
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Test clients' models before and after one more round of local training."""
-    rows = [row for member in request.groups for row in _rows(member)]
+    rows, metric = [], Metric("accuracy")
+    for member in request.groups:
+        tested = [local_answers(loaded.folder) for loaded in member.runs]
+        for model in MODELS:
+            shares = [accuracies(run, model) for run in tested]
+            intervals = [interval_of((s.get(which) for s in shares), metric) for which in WHICH]
+            cells = [cell(interval, metric) for interval in intervals]
+            rows.append([member.label, f"{model} local training", *cells])
     header = ["method", "model", *(f"{which} classes (%)" for which in WHICH)]
     below = (
         "Accuracy on the test images of all clients, before and after local training, pooled over "
         f"all clients' models; mean {SPREAD} seeds."
     )
-    return Findings([Section("", (), header, rows, [below])])
-
-
-def _rows(member: RunGroup) -> list[list[str]]:
-    """Return the two lines of a group: models before and after local training."""
-    tested = [local_answers(loaded.folder) for loaded in member.runs]
-    rows = []
-    for model in MODELS:
-        shares = [accuracies(run, model) for run in tested]
-        cells = [
-            cell(interval_of(share.get(which) for share in shares), Metric("accuracy"))
-            for which in WHICH
-        ]
-        rows.append([member.label, f"{model} local training", *cells])
-    return rows
+    return [Section("", (), header, rows, [below])]
 
 
 def accuracies(tested: BeforeAndAfter, model: str) -> dict[str, float]:

@@ -16,9 +16,9 @@ import click
 
 from fedray.base.errors import UserError
 from fedray.command import WORD
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import LoadedRun, RunGroup, interval_of, metric_of, selection_label
-from fedray.results.pages.cells import SPREAD, cell, signed
+from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.page import Section
 from fedray.storage.metric import Metric
 
@@ -41,7 +41,7 @@ class Part(NamedTuple):
         help=f"Repeatable; default: those measured of {', '.join(USUAL)}.",
     ),
 )
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare metrics before and after the data changes or clients join."""
     runs, groups = request.runs, request.groups
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
@@ -55,7 +55,7 @@ def command(request: AnalysisRequest) -> Findings:
         f"The {best} is over the rounds of the part. Change: the first evaluation of the part "
         f"minus the last one before it. Mean {SPREAD} n seeds."
     )
-    return Findings([Section("", (), header, rows, [below])])
+    return [Section("", (), header, rows, [below])]
 
 
 def common_changes(groups: Sequence[RunGroup]) -> Sequence[int]:
@@ -85,10 +85,14 @@ def rows_of(member: RunGroup, metric: Metric, cuts: Sequence[int]) -> list[list[
     rows = []
     for first, end in pairwise([1, *cuts, member.runs[0].run.info.planned + 1]):
         parts = [part_of(loaded, metric, first, end) for loaded in member.runs]
-        best, last, change = (interval_of(values) for values in zip(*parts, strict=True))
-        if last is not None:
-            cells = [cell(best, metric), cell(last, metric), signed(change, metric)]
-            rows.append([member.label, metric.name, f"{first} to {end - 1}", str(last.n), *cells])
+        cells = [interval_of(values, metric) for values in zip(*parts, strict=True)]
+        if cells[1] is not None:
+            texts = [
+                *(cell(interval, metric) for interval in cells[:2]),
+                cell(cells[2], metric, "+"),
+            ]
+            part = [f"{first} to {end - 1}", str(cells[1].n)]
+            rows.append([member.label, metric.name, *part, *texts])
     return rows
 
 

@@ -11,6 +11,7 @@ such, the test on every domain, and fine-tuning after the last round.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from fedray.config import (
 from fedray.core import algorithms
 from fedray.federation import Federation
 from fedray.results.analyses.extra_step import reopen
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import LoadedRun
 from fedray.results.pages.page import Section
 from fedray.runtime.assembly import Assembly
@@ -55,7 +56,7 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
     ),
     out=Path("retested"),
 )
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Test the models of finished runs under other settings of evaluation, without training."""
     settings = request.options["settings"]
     if not settings:
@@ -79,7 +80,8 @@ def command(request: AnalysisRequest) -> Findings:
         done = evaluate(run, experiment, folder)
         rows.append([words or "as before", f"{done.metrics[HEADLINE]:.4f}"])
     below = f"Compare: `fedray report {shlex.quote(str(request.out))}`"
-    return Findings([Section("", (), ["settings", HEADLINE], rows, [below])], list(planned))
+    request.files.extend(planned)
+    return [Section("", (), ["settings", HEADLINE], rows, [below])]
 
 
 def changed_experiment(run: LoadedRun, words: str) -> Experiment:

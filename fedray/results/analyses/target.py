@@ -13,7 +13,7 @@ import click
 
 from fedray.base.errors import UserError
 from fedray.command import WORD
-from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import (
     NO_BEST,
     LoadedRun,
@@ -24,6 +24,7 @@ from fedray.results.frame import (
     rank_groups,
     selection_label,
 )
+from fedray.results.numbers import scale_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.page import Section
 from fedray.results.paired import Interval, t_interval
@@ -42,13 +43,13 @@ NUMBER = Metric("number", "number", "min", None)
         "worst method, which all methods reach.",
     ),
 )
-def command(request: AnalysisRequest) -> Findings:
+def command(request: AnalysisRequest) -> Sequence[Section]:
     """Return seconds per client and round, rounds and megabytes until a target is reached."""
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
         member
         for member in rank_groups(group_runs(request.runs, metric.name)[0], metric, "best")
-        if member.by_seed(metric.name, "final")
+        if member.by_seed(metric, "final")
     ]
     target = request.options["target"]
     if target is None:
@@ -63,7 +64,7 @@ def command(request: AnalysisRequest) -> Findings:
         f"reaches it, of the seeds that do; MB of all clients until then. Mean {SPREAD} seeds."
     )
     rows = [cells(member, metric, target) for member in groups]
-    return Findings([Section("", (), header, rows, [below])])
+    return [Section("", (), header, rows, [below])]
 
 
 def easiest_target(groups: Sequence[RunGroup], metric: Metric) -> float:
@@ -72,9 +73,8 @@ def easiest_target(groups: Sequence[RunGroup], metric: Metric) -> float:
     Raises:
         UserError: if no run has a best round.
     """
-    best = [
-        interval.mean for member in groups if (interval := member.interval(metric.name, "best"))
-    ]
+    found = [member.interval(metric, "best") for member in groups]
+    best = [interval.mean / scale_of(metric) for interval in found if interval is not None]
     if not best:
         raise UserError(NO_BEST)
     return max(best) if metric.direction == "min" else min(best)
@@ -100,7 +100,7 @@ def cells(member: RunGroup, metric: Metric, target: float) -> list[str]:
         [round_ for round_, _ in reached],
         [size for _, size in reached],
     ]
-    texts = [cell(interval_of(values), NUMBER) for values in columns]
+    texts = [cell(interval_of(values, NUMBER), NUMBER) for values in columns]
     texts[3] += few
     return [member.label, str(len(member.runs)), *texts]
 

@@ -1,4 +1,7 @@
-"""Formatting of numbers and names in the cells of tables."""
+"""Formatting of numbers and names in the cells of tables.
+
+Numbers are in the unit that is shown: shares in per cent.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +26,50 @@ def short_name(metric: Metric) -> str:
     return metric.name.replace("_", " ").replace("accuracy", "acc.")
 
 
-def scale_of(metric: Metric) -> float:
-    """Return the factor from a metric to its displayed unit: 100 for shares, which are percent."""
-    return 100.0 if metric.is_share else 1.0
+def number(value: float, metric: Metric, half: float = 0.0) -> str:
+    """Format a number: two decimals of a share, or four significant digits.
+
+    A share with an interval of at least ± 1 has one decimal.
+    """
+    if metric.is_share:
+        return f"{value:.1f}" if 1 <= half < math.inf else f"{value:.2f}"
+    return f"{value:.4g}"
 
 
-def cell(interval: Interval | None, metric: Metric) -> str:
-    """Format an interval as "mean ± half", shares in percent; a single value has no ±."""
+def cell(interval: Interval | None, metric: Metric, sign: str = "") -> str:
+    """Format an interval as "mean ± half"; a single value has no ±.
+
+    Args:
+        interval: the interval; None: the cell is empty.
+        metric: its metric.
+        sign: "+" to show the sign of a positive mean, too.
+    """
     if interval is None:
         return NOTHING
-    if metric.is_share:
-        mean, half = f"{100 * interval.mean:.2f}", f"{100 * interval.half:.2f}"
-    else:
-        mean, half = f"{interval.mean:.4g}", f"{interval.half:.2g}"
-    return mean if not math.isfinite(interval.half) else f"{mean} ± {half}"
+    half = interval.half
+    mean = (sign if interval.mean >= 0 else "") + number(interval.mean, metric, half)
+    if not math.isfinite(half):
+        return mean
+    return f"{mean} ± {number(half, metric, half) if metric.is_share else f'{half:.2g}'}"
 
 
 def spread_cell(interval: Interval | None, metric: Metric) -> str:
     """Format an interval as `cell` does, or below `FEW` seeds as "mean (lowest–highest)"."""
-    if interval is None or interval.n == 1 or not is_range(interval):
+    if interval is None or not is_range(interval):
         return cell(interval, metric)
     low, high = interval.spread
-    if metric.is_share:
-        return f"{100 * interval.mean:.2f} ({100 * low:.1f}–{100 * high:.1f})"
-    return f"{interval.mean:.4g} ({low:.3g}–{high:.3g})"
+    texts = [number(value, metric, high - low) for value in (interval.mean, low, high)]
+    return f"{texts[0]} ({texts[1]}–{texts[2]})"
+
+
+def difference_cell(interval: Interval | None, metric: Metric) -> str:
+    """Format a difference with its interval: "+1.2 [-0.3, 2.7]"."""
+    if interval is None:
+        return NOTHING
+    ends = (interval.mean, interval.low, interval.high)
+    mean, low, high = (number(value, metric, interval.half) for value in ends)
+    text = mean if interval.mean < 0 else f"+{mean}"
+    return f"{text} [{low}, {high}]" if math.isfinite(interval.half) else text
 
 
 def is_range(interval: Interval) -> bool:
@@ -63,12 +86,6 @@ def spread_label(intervals: Iterable[Interval | None]) -> str:
     if any(map(is_range, several)):
         return f"mean and range of {seeds} seeds"
     return f"mean {SPREAD} {seeds} seeds"
-
-
-def signed(interval: Interval | None, metric: Metric) -> str:
-    """Format a difference as by `cell`, with its sign."""
-    sign = "+" if interval is not None and interval.mean >= 0 else ""
-    return sign + cell(interval, metric)
 
 
 def p_text(p: float | None) -> str:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from fedray.base.units import size_of, time_of
-from fedray.results.claims import Claim
 from fedray.results.design import seeds_text
 from fedray.results.labels import config_label
-from fedray.results.pages.beside_paper import beside_paper
-from fedray.results.pages.cells import NOTHING, SPREAD, metric_name, p_text
-from fedray.results.pages.page import Picture, Section, html, latex_table, markdown
-from fedray.results.pages.report import titled
-from fedray.results.pages.table_figure import draw_table
-from fedray.results.paired import Comparison, Interval, PairedTest, Side
+from fedray.results.pages.cells import (
+    NOTHING,
+    SPREAD,
+    cell,
+    difference_cell,
+    metric_name,
+    number,
+    p_text,
+)
+from fedray.results.pages.figures import Plot, Series, figure_points
+from fedray.results.pages.page import Picture, Section, html, latex, markdown
+from fedray.results.paired import Comparison, Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
 
 MARK = "†"
 """Marks numbers that were selected on test images."""
-UNIT = ", %"
-"""Suffix of the name of a share."""
-MEAN = "mean"
-OTHER_SEEDS = (
-    "Where seeds failed, a mean is that of the others, and a difference that of the seeds which "
-    "both sides have"
-)
 PAGE, LATEX, HTML = "table.md", "table.tex", "table.html"
 FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 
@@ -51,7 +48,7 @@ def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
     """Return a page with the figure inserted below the table, if both exist."""
     if not figure.exists() or len(sections) < 2:
         return [*sections]
-    picture = Picture("the table as a figure", figure.read_bytes(), "png", figure.name)
+    picture = Picture("the table as a figure", figure.read_bytes(), figure.name)
     return [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
 
 
@@ -59,10 +56,11 @@ def table_page(record: TableRecord) -> list[Section]:
     """Return the sections of the page, the main table first."""
     plan = record.plan
     end = "" if plan.answers.endswith(("?", ".")) else "."
+    compared = [_claims(record), _controls(record), _differences(record)]
     sections = [
         Section(plan.title, [f"{plan.answers}{end}"]),
-        *(_main(record, metric) for metric in record.shown),
-        *_comparisons(record),
+        *(main_table(record, metric) for metric in record.shown),
+        *([_beside_paper(record)] if plan.is_printed else compared),
         _chosen(record),
         Section("Before you compare", items=[f"{note}." for note in record.notes]),
         _made(record),
@@ -70,90 +68,55 @@ def table_page(record: TableRecord) -> list[Section]:
     return [section for section in sections if section.text or section.rows or section.items]
 
 
-def _comparisons(record: TableRecord) -> list[Section]:
-    """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
-    if record.plan.is_printed:
-        return [beside_paper(record)]
-    return [_claims(record), _controls(record), _differences(record)]
-
-
 def table_latex(record: TableRecord) -> str:
-    """Return the table of the first metric as LaTeX, with titles of methods.
+    """Return the table of the first metric as LaTeX."""
+    return latex(main_table(record, record.shown[0]), record.plan.name)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def main_table(record: TableRecord, metric: Metric) -> Section:
+    """Return the table of a metric, the first with the paper's numbers.
 
     The best number of a column is bold if claims decide that it is.
     """
-    plan, metric = record.plan, record.shown[0]
-    header, rows = main_cells(record, metric)
-    names = [titled(plan.rows[row].label, plan.rows[row].label.lower()) for row in plan.rows]
-    controls = [" (control)" * bool(plan.rows[row].control) for row in plan.rows]
-    rows = [[f"{n}{c}", *row[1:]] for n, c, row in zip(names, controls, rows, strict=True)]
-    own_columns = [index for index, name in enumerate(header) if index and name != "paper"]
-    best = [
-        (row, index)
-        for index, column in zip(own_columns, shown_columns(record), strict=True)
-        if (row := decided_best(record, column, metric)) is not None
-    ]
-    where = {"validation": "validation images", "test": f"test images ({MARK})"}[plan.select]
-    what = {"best": "Configuration and best round", "final": "Configuration"}[plan.at]
-    spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
-    name = metric_name(metric)
-    sentences = [
-        f"{name[:1].upper()}{name[1:]}: mean {spread} {len(plan.report.seeds)} seeds",
-        f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
-        "Bold: better than every other row, each decided by a claim" if best else "",
-        "" if plan.paper is None else f"Paper: {plan.paper.source}",
-        OTHER_SEEDS if has_failed_seeds(record) else "",
-    ]
-    caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
-    return latex_table(["Method", *header[1:]], rows, caption, plan.name, best)
+    plan, is_first = record.plan, metric is record.shown[0]
+    several = len(plan.columns) > 1
+    header, rows = ["method"], [[row_text(record, row)] for row in plan.rows]
+    for column in plan.shown_columns:
+        header.append((column or "mean") if several else plan.only_column)
+        papers = is_first and any(plan.paper_of(row, column) for row in plan.rows)
+        header += ["paper"] if papers else []
+        best = decided_best(record, column, metric)
+        for row, cells in zip(plan.rows, rows, strict=True):
+            text = cell_text(record, row, column, metric)
+            cells.append(f"**{text}**" if row == best else text)
+            cells += [paper_text(record, row, column)] if papers else []
+    title = "" if is_first else metric_name(metric)
+    below = [_caption(record, metric, is_bold=any("**" in text for row in rows for text in row))]
+    if is_first and plan.left_out:
+        below.append(f"Not at this scale: {plan.left_out}.")
+    return Section(title, (), header, rows, below, _glosses(record) if is_first else [])
 
 
-def decided_best(record: TableRecord, column: str | None, metric: Metric) -> int | None:
-    """Return the row whose claims decide that it is better than all others in a column, or None."""
-    rows = list(record.plan.rows)
-    measured = [row for row in rows if record.interval(Side(row, column), metric.name) is not None]
-    beaten: dict[str, set[str]] = {row: set() for row in rows}
-    for claim, _, result in record.tested:
-        better, worse = claim.better, claim.worse
-        if (better, worse) != (Side(better.row, column), Side(worse.row, column)):
-            continue
-        if {claim.metric, claim.than} != {metric.name}:
-            continue
-        larger, smaller = better.row, worse.row
-        if result.verdict == "refuted" and claim.margin <= 0:
-            larger, smaller = smaller, larger
-        elif result.verdict != "holds" or claim.margin < 0:
-            continue
-        winner, loser = (smaller, larger) if metric.direction == "min" else (larger, smaller)
-        beaten[winner].add(loser)
-    for index, row in enumerate(rows):
-        if len(measured) > 1 and {*measured} - {row} == beaten[row] & {*measured}:
-            return index
-    return None
-
-
-def number(value: float, metric: Metric) -> str:
-    """Format a number in its displayed unit."""
-    return f"{value:.1f}" if metric.is_share else f"{value:.4g}"
-
-
-def spread_of(interval: Interval, metric: Metric) -> str:
-    """Format a mean with half of its interval: "23.5 ± 0.4"; a single seed has no interval."""
-    mean = number(interval.mean, metric)
-    return mean if not math.isfinite(interval.half) else f"{mean} ± {number(interval.half, metric)}"
+def row_text(record: TableRecord, row: str) -> str:
+    """Return a row's label, marked if the row is a control."""
+    plan = record.plan.rows[row]
+    return f"{plan.label} (control)" if plan.control else plan.label
 
 
 def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric) -> str:
     """Format the number of a cell, or of a row's mean, with marks and the count of failed seeds."""
-    cells = [cell for cell in record.cells if cell.row == row and column in (None, cell.column)]
-    if all(cell.phase == "failed" for cell in cells):
+    cells = [of for of in record.cells if of.row == row and column in (None, of.column)]
+    if all(of.phase == "failed" for of in cells):
         return "failed"
-    lost = len({seed for cell in cells for seed in record.reasons(cell)})
-    interval = record.interval(Side(row, column), metric.name)
+    lost = len({seed for of in cells for seed in record.reasons(of)})
+    interval = record.numbers.interval(Side(row, column), metric.name)
     if interval is None:
         return "failed" if lost else NOTHING
     mark = MARK if record.plan.select == "test" else ""
-    return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
+    return cell(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
 def paper_text(record: TableRecord, row: str, column: str | None) -> str:
@@ -165,13 +128,53 @@ def paper_text(record: TableRecord, row: str, column: str | None) -> str:
     return f"{mean:g}" if spread is None else f"{mean:g} ± {spread:g}"
 
 
-def row_text(record: TableRecord, row: str) -> str:
-    """Return a row's label, marked if the row is a control."""
-    plan = record.plan.rows[row]
-    return f"{plan.label} (control)" if plan.control else plan.label
+def decided_best(record: TableRecord, column: str | None, metric: Metric) -> str | None:
+    """Return the row whose claims decide that it is better than all others in a column, or None."""
+    beaten: dict[str, set[str]] = {
+        row: set()
+        for row in record.plan.rows
+        if record.numbers.interval(Side(row, column), metric.name) is not None
+    }
+    for claim, _, result in record.tested:
+        larger, smaller = claim.better, claim.worse
+        if {claim.metric, claim.than} != {metric.name} or larger.other or smaller.other:
+            continue
+        if result.verdict == "refuted" and claim.margin <= 0:
+            larger, smaller = smaller, larger
+        elif result.verdict != "holds" or claim.margin < 0:
+            continue
+        winner, loser = (smaller, larger) if metric.direction == "min" else (larger, smaller)
+        if winner.column == loser.column == column:
+            beaten[winner.row].add(loser.row)
+    best = (row for row in beaten if len(beaten) > 1 and beaten.keys() - {row} <= beaten[row])
+    return next(best, None)
 
 
-def glosses(record: TableRecord) -> list[str]:
+def _caption(record: TableRecord, metric: Metric, *, is_bold: bool) -> str:
+    """Return the caption: metric, seeds, interval, selection and marks."""
+    plan = record.plan
+    where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
+    chosen = f"Configuration and best round chosen on {where}"
+    if plan.at == "final":
+        chosen = f"Numbers of the last round, configuration chosen on {where}"
+    spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
+    name = metric_name(metric)
+    sentences = [
+        f"{name[:1].upper()}{name[1:]}, mean {spread} {seeds_text(plan.report.seeds)}",
+        chosen,
+        "Bold: better than every other row, each decided by a claim" if is_bold else "",
+    ]
+    if plan.paper is not None and metric is record.shown[0]:
+        sentences.append(f"Paper: {plan.paper.source}")
+    if any(record.reasons(of) and record.reported(of) for of in record.cells):
+        sentences.append(
+            "Where seeds failed, a mean is that of the others, and a difference that of the seeds "
+            "which both sides have"
+        )
+    return " ".join(f"{sentence}." for sentence in sentences if sentence)
+
+
+def _glosses(record: TableRecord) -> list[str]:
     """Return explanations of rows and columns, and names of rows whose labels differ from them."""
     plan = record.plan
     texts = []
@@ -187,105 +190,7 @@ def _letters(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
 
 
-def shown_columns(record: TableRecord) -> list[str | None]:
-    """Return the columns, followed by None for their mean if there are several."""
-    columns = list(record.plan.columns)
-    return [*columns, None] if len(columns) > 1 else [*columns]
-
-
-def main_cells(record: TableRecord, metric: Metric) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table, with the paper's numbers if there are any."""
-    plan, first = record.plan, metric is record.shown[0]
-    several = len(plan.columns) > 1
-    header, rows = [""], [[row_text(record, row)] for row in plan.rows]
-    for column in shown_columns(record):
-        header.append((column or MEAN) if several else title_of_column(record))
-        papers = first and any(plan.paper_of(row, column) for row in plan.rows)
-        header += ["paper"] if papers else []
-        for row, cells in zip(plan.rows, rows, strict=True):
-            cells.append(cell_text(record, row, column, metric))
-            cells += [paper_text(record, row, column)] if papers else []
-    return header, rows
-
-
-def title_of_column(record: TableRecord) -> str:
-    """Return the title of the only column: its name, or that of the images."""
-    [(column, keys)] = record.plan.columns.items()
-    return column if keys else record.plan.data_title
-
-
-def caption(record: TableRecord, metric: Metric) -> str:
-    """Return the caption: metric, seeds, interval and selection."""
-    plan = record.plan
-    where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
-    chosen = f"configuration and best round chosen on {where}"
-    if plan.at == "final":
-        chosen = f"numbers of the last round, configuration chosen on {where}"
-    text = (
-        f"{metric_name(metric, UNIT)}: mean over {seeds_text(plan.report.seeds)} ± half of its "
-        f"{100 * plan.confidence:g} % t interval; {chosen}"
-    )
-    if plan.paper is not None and metric is record.shown[0]:
-        text += f"; paper: {plan.paper.source}"
-    return f"{text}. {OTHER_SEEDS}." if has_failed_seeds(record) else f"{text}."
-
-
-def has_failed_seeds(record: TableRecord) -> bool:
-    """Return True if a cell has a number although some of its seeds failed."""
-    return any(record.reasons(cell) and record.reported(cell) for cell in record.cells)
-
-
-def sources(record: TableRecord) -> str:
-    """Return sentences about the intervals and the number of test images."""
-    text = f"Intervals are over {len(record.plan.report.seeds)} seeds"
-    metric = record.shown[0]
-    runs = [run for cell in record.cells for run in record.reported(cell).values()]
-    counts = {run.test_images for run in runs}
-    known_counts = sorted(count for count in counts if count)
-    if not known_counts or len(known_counts) < len(counts):
-        return f"{text}; the number of test images is not recorded."
-    images = " to ".join(f"{count:,}" for count in sorted({known_counts[0], known_counts[-1]}))
-    text += f"; all clients of a run are tested on {images} images"
-    sides = [Side(cell.row, cell.column) for cell in record.cells]
-    means = [one.mean / 100 for side in sides if (one := record.interval(side, metric.name))]
-    if not metric.is_share or not means:
-        return f"{text}."
-    error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known_counts[0]) for mean in means)
-    return f"{text}, where an accuracy has a binomial standard error of up to {error:.1f} points."
-
-
-def tried_by_seed(cell: CellRecord) -> list[tuple[int, int]]:
-    """Return how many configurations each seed tried, and how many of them beyond its grid."""
-    seeds = dict.fromkeys(seed for attempt in cell.tried for seed in attempt.runs)
-    of_seeds = [[attempt for attempt in cell.tried if seed in attempt.runs] for seed in seeds]
-    return [(len(tried), sum(each.added for each in tried)) for tried in of_seeds] or [(1, 0)]
-
-
-def count_text(counts: Sequence[int]) -> str:
-    """Return counts as a text: "4", or "3 to 5" if they differ."""
-    return " to ".join(map(str, sorted({min(counts), max(counts)})))
-
-
-def _main(record: TableRecord, metric: Metric) -> Section:
-    header, rows = main_cells(record, metric)
-    title = "" if metric is record.shown[0] else metric_name(metric, UNIT)
-    below, items = [caption(record, metric)], []
-    if metric is record.shown[0]:
-        below.append(sources(record))
-        below += [f"Not at this scale: {record.plan.left_out}"] if record.plan.left_out else []
-        items = glosses(record)
-    return Section(title, (), header, rows, below, items)
-
-
-def interval_text(interval: Interval | None, metric: Metric) -> str:
-    """Format a difference with its interval: "+1.2 [0.3, 2.1]"."""
-    if interval is None:
-        return NOTHING
-    sign = "+" if interval.mean >= 0 else ""
-    text = f"{sign}{number(interval.mean, metric)}"
-    if not math.isfinite(interval.half):
-        return text
-    return f"{text} [{number(interval.low, metric)}, {number(interval.high, metric)}]"
+# --- comparisons ----------------------------------------------------------------------------------
 
 
 def verdict_text(comparison: Comparison, result: ClaimResult) -> str:
@@ -299,66 +204,41 @@ def verdict_text(comparison: Comparison, result: ClaimResult) -> str:
     return result.verdict
 
 
-def claim_text(claim: Claim, record: TableRecord) -> str:
-    """Return the text of a claim, with its metric unless that is the first of the table."""
-    one = claim.metric == claim.than and claim.metric != record.plan.metrics[0]
-    return f"{claim.question} ({claim.metric})" if one else claim.question
-
-
 def _claims(record: TableRecord) -> Section:
-    tested = list(record.tested)
-    if not tested:
+    rows = []
+    for claim, comparison, result in record.tested:
+        metric, interval = record.metric(claim.metric), comparison.interval
+        named = claim.metric == claim.than != record.plan.metrics[0]
+        shows = NOTHING
+        if interval and (least := comparison.test.decidable(interval, len(record.asked))):
+            shows = number(least, metric, interval.half)
+        rows.append(
+            [
+                f"{claim.question} ({claim.metric})" if named else claim.question,
+                difference_cell(interval, metric),
+                shows,
+                p_text(result.p_holm),
+                f"**{verdict_text(comparison, result)}**",
+                claim.source,
+            ]
+        )
+    if not rows:
         return Section("Claims")
-    rows = [
-        [
-            claim_text(claim, record),
-            interval_text(comparison.interval, record.metric(claim.metric)),
-            decidable_text(record, comparison, record.metric(claim.metric)),
-            p_text(result.p_holm),
-            f"**{verdict_text(comparison, result)}**",
-            claim.source,
-        ]
-        for claim, comparison, result in tested
-    ]
-    if not any(row[-1] for row in rows):
-        rows = [row[:-1] for row in rows]
     decided = sum(result.verdict in ("holds", "refuted") for result in record.claims)
-    test = record.plan.paired_test
-    header = ["claim", "difference", "could show", "p (Holm)", "verdict", "source"][: len(rows[0])]
+    plan, test = record.plan, record.plan.paired_test
     below = (
         f"{decided} of {len(rows)} claims are decided. Differences seed by seed, less what is "
-        f"claimed, with their {interval_name(test)}; the least difference that these seeds could "
-        f"have shown; p of the two-sided paired t-test, corrected for {len(rows)} comparisons; "
-        f"decided below {test.alpha:.2g}.{_of_looks(test)}{_of_choices(record)}"
+        f"claimed, with their {100 * test.interval_level:.3g} % t interval; the least difference "
+        f"that these seeds could have shown; p of the two-sided paired t-test, corrected for "
+        f"{len(rows)} comparisons; decided below {test.alpha:.2g}."
     )
-    return Section("Claims", (), header, rows, [below])
-
-
-def decidable_text(record: TableRecord, comparison: Comparison, metric: Metric) -> str:
-    """Format the least difference that the seeds of a claim could have shown."""
-    interval, count = comparison.interval, len(record.asked)
-    least = None if interval is None else comparison.test.decidable(interval, count)
-    return NOTHING if least is None else number(least, metric)
-
-
-def interval_name(test: PairedTest) -> str:
-    """Return the name of the intervals of differences, with their level."""
-    return f"{100 * test.interval_level:.3g} % t interval"
-
-
-def _of_looks(test: PairedTest) -> str:
-    """Return a sentence about the correction for repeated looks; "" at the first look."""
-    if test.looks == 1:
-        return ""
-    return f" It is look {test.looks} at these claims, so each p is multiplied by {test.looks}."
-
-
-def _of_choices(record: TableRecord) -> str:
-    """Return a sentence about the role of tuning in the verdicts; "" without tuning."""
-    plan = record.plan
-    if not any(row.space for row in plan.rows.values()):
-        return ""
-    return " Each seed chose its own configuration, so p includes the variation by tuning."
+    if test.looks > 1:
+        below += f" It is look {test.looks} at these claims: each p is multiplied by {test.looks}."
+    if any(row.space for row in plan.rows.values()):
+        below += " Each seed chose its own configuration, so p includes the variation by tuning."
+    header = ["claim", "difference", "could show", "p (Holm)", "verdict", "source"]
+    width = len(header) if any(row[-1] for row in rows) else len(header) - 1
+    return Section("Claims", (), header[:width], [row[:width] for row in rows], [below])
 
 
 def _controls(record: TableRecord) -> Section:
@@ -370,10 +250,10 @@ def _controls(record: TableRecord) -> Section:
         reading = f"**{record.reading(name)}**"
         rows.append([f"{name} for {row.of}", row.control or "", f"{reached}{over}", reading])
     below = [
-        "A control explains the gain of a method over its baseline if it has more than half of the "
-        "gain: if it is better than their mean. It does not explain the gain if the method is "
-        "better than the control; if both hold, it explains most of the gain. Both are claims "
-        "above. Controls are read only if the uncorrected interval of the gain lies above 0."
+        "A control explains the gain of a method if it has more than half of it: if it is better "
+        "than the mean of method and baseline. It does not if the method is better than the "
+        "control; if both hold, it explains most of the gain. Controls are read only if the "
+        "uncorrected interval of the gain lies above 0."
     ]
     header = ["control", "would refute", "share of the gain", "reading"]
     return Section("Controls", (), header, rows, below) if rows else Section("Controls")
@@ -381,70 +261,109 @@ def _controls(record: TableRecord) -> Section:
 
 def _differences(record: TableRecord) -> Section:
     metric, plan = record.shown[0], record.plan
-    first, columns = next(iter(plan.rows)), shown_columns(record)
-    cells = {
-        (difference.worse.row, difference.worse.column): interval_text(difference.interval, metric)
-        for difference in record.against
-    }
-    rows = [
-        [row_text(record, row), *(cells[row, column] for column in columns)]
-        for row in list(plan.rows)[1:]
-    ]
-    names = [column or MEAN for column in columns] if len(columns) > 1 else ["difference"]
-    intervals = f"{interval_name(plan.paired_test)}s"
-    below = [f"Paired by seed, with {intervals}, not corrected for their number."]
-    return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
+    first, *others = plan.rows
+    cells: dict[str, list[str]] = {row: [row_text(record, row)] for row in others}
+    for difference in record.against:
+        cells[difference.worse.row].append(difference_cell(difference.interval, metric))
+    names = [column or "mean" for column in plan.shown_columns]
+    level = f"{100 * plan.paired_test.interval_level:.3g} %"
+    below = [f"Paired by seed, with {level} t intervals, not corrected for their number."]
+    title = f"{plan.rows[first].label} minus the others"
+    header = ["method", *(names if len(names) > 1 else ["difference"])]
+    return Section(title, (), header, list(cells.values()), below)
+
+
+def _beside_paper(record: TableRecord) -> Section:
+    """Return each cell at scale `printed` beside the paper's number; empty without any."""
+    plan, metric = record.plan, record.shown[0]
+    rows, within = [], 0
+    for row in plan.rows:
+        for column in plan.shown_columns:
+            printed = plan.paper_of(row, column)
+            values = list(record.numbers.by_seed(Side(row, column), metric.name).values())
+            if printed is None or not values:
+                continue
+            (mean, spread), low, high = printed, min(values), max(values)
+            is_met = low <= mean + (spread or 0.0) and mean - (spread or 0.0) <= high
+            within += is_met
+            seeds = f"{number(low, metric)} to {number(high, metric)}"
+            difference = fmean(values) - mean
+            rows.append(
+                [
+                    plan.rows[row].label,
+                    column or "mean",
+                    number(fmean(values), metric),
+                    seeds,
+                    paper_text(record, row, column),
+                    f"{'+' if difference >= 0 else ''}{number(difference, metric)}",
+                    "yes" if is_met else "no",
+                ]
+            )
+    below = (
+        f"{within} of {len(rows)} printed numbers lie within the spread of our seeds: the range of "
+        "our seeds, smallest to largest, meets the paper's number with its own spread."
+    )
+    header = ["row", "column", "ours", "seeds", "paper", "difference", "within"]
+    return Section("Beside the paper", (), header, rows, [below]) if rows else Section("")
+
+
+# --- how it was made ------------------------------------------------------------------------------
+
+
+def tried_text(cell: CellRecord) -> str:
+    """Return how many configurations a seed tried, "3" or "3 to 5", and how many beyond a grid."""
+    seeds = dict.fromkeys(seed for attempt in cell.tried for seed in attempt.runs)
+    tried = [[attempt for attempt in cell.tried if seed in attempt.runs] for seed in seeds]
+    added = [sum(attempt.added for attempt in of_seed) for of_seed in tried]
+    text = _range(list(map(len, tried)) or [1])
+    return f"{text}, {_range(added)} beyond its grid" if any(added) else text
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _chosen(record: TableRecord) -> Section:
-    plan = record.plan
-    rows = []
-    for cell in record.cells:
-        place, runs = cell.place, list(record.reported(cell).values())
-        rounds = sorted({run.round for run in runs})
-        leader, counts = plan.leader(place), tried_by_seed(cell)
-        tried = count_text([tried for tried, _ in counts])
-        if any(added for _, added in counts):
-            tried += f", {count_text([added for _, added in counts])} beyond its grid"
+    plan, tuning, rows = record.plan, record.plan.tuning, []
+    for of in record.cells:
+        place, runs = of.place, list(record.reported(of).values())
+        leader = plan.leader(place)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
-                NOTHING if cell.chosen is None else _choices(cell),
-                tried if leader == place else f"as {leader}",
-                ", ".join(f"{edge.name} ({edge.end})" for edge in cell.edges) or "no",
-                "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
+                _choices(of) or NOTHING,
+                tried_text(of) if leader == place else f"as {leader}",
+                ", ".join(f"{edge.name} ({edge.end})" for edge in of.edges) or "no",
+                _range([run.round for run in runs]) if runs else NOTHING,
                 _cost_of_a_run(runs),
             ]
         )
-    tuning = plan.tuning
+    count = len(plan.report.seeds)
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
-        f"{tuning.search} search, each of {len(plan.report.seeds)} seeds by itself, "
-        f"{record.made.tuning_rounds} rounds; then {len(plan.report.seeds)} report seeds, "
-        f"{record.made.report_rounds} rounds. Time and traffic of a reported run are means over "
-        "seeds."
+        f"{tuning.search} search, each of {count} seeds by itself, {record.made.tuning_rounds} "
+        f"rounds; then {count} report seeds, {record.made.report_rounds} rounds. Time and traffic "
+        "of a reported run are means over seeds."
     )
-    header = ["", "chosen", "tried", "at an edge", "round", "a run"]
+    header = ["cell", "chosen", "tried", "at an edge", "round", "a run"]
     return Section("Chosen configurations", [text], header, rows)
 
 
 def _choices(cell: CellRecord) -> str:
     """Return the seeds' choices, the most frequent first: "lr=0.1 (3 of 5 seeds), lr=0.3"."""
-    choices = list(cell.choices.values())
-    distinct = [config for number, config in enumerate(choices) if config not in choices[:number]]
-    ranked = sorted(distinct, key=choices.count, reverse=True)
-    labels = [config_label(config) or "as given" for config in ranked]
-    if len(labels) > 1:
-        labels[0] += f" ({choices.count(ranked[0])} of {len(choices)} seeds)"
-    return ", ".join(labels)
+    choices = [config_label(config) or "as given" for config in cell.choices.values()]
+    ranked = sorted(dict.fromkeys(choices), key=choices.count, reverse=True)
+    if len(ranked) > 1:
+        ranked[0] += f" ({choices.count(ranked[0])} of {len(choices)} seeds)"
+    return ", ".join(ranked)
 
 
-def _cost_of_a_run(measured: Sequence[Measured]) -> str:
+def _cost_of_a_run(runs: Sequence[Measured]) -> str:
     """Return the mean cost of runs: "2 min 24 s, 35.5 MB"."""
-    if not measured:
+    if not runs:
         return NOTHING
-    seconds = fmean(run.seconds for run in measured)
-    return f"{time_of(seconds)}, {size_of(fmean(run.bytes for run in measured))}"
+    seconds = fmean(run.seconds for run in runs)
+    return f"{time_of(seconds)}, {size_of(fmean(run.bytes for run in runs))}"
 
 
 def _made(record: TableRecord) -> Section:
@@ -455,9 +374,69 @@ def _made(record: TableRecord) -> Section:
         f"{len(record.distinct)} runs ({made.shared} of them existed before), "
         f"{record.seconds / 3600:.2f} hours of computing, {size_of(record.bytes)} sent and "
         "received",
-        seeds_text(record.plan.report.seeds),
         f"commit {commits or made.commit}{written}; {made.versions}",
-        f"machine: {made.machine}",
-        f"made {made.when}",
+        f"machine: {made.machine}; made {made.when}",
     ]
     return Section("How it was made", items=items)
+
+
+# --- the figure -----------------------------------------------------------------------------------
+
+
+def draw_table(record: TableRecord, path: Path) -> None:
+    """Draw the first metric of a table into a file; draw nothing if all cells are empty.
+
+    If the columns are values of one numeric key, each row becomes a curve. Otherwise each column
+    becomes a panel, and a further panel shows the first row minus each other row.
+    """
+    if record.numbers.frame["value"].isna().all():
+        return
+    if record.plan.curve is not None:
+        figure_points([_curves(record, record.plan.curve)], path)
+    else:
+        panels = [*map(_panel, [record] * len(record.plan.columns), record.plan.columns)]
+        figure_points([*panels, _against(record)], path, horizontal=True)
+
+
+def _curves(record: TableRecord, key: str) -> Plot:
+    """Return a panel with each row as a line over the values of a key."""
+    plan, metric = record.plan, record.shown[0]
+    places = {column: float(keys[key]) for column, keys in plan.columns.items()}
+    series = []
+    for index, (row, of_row) in enumerate(plan.rows.items()):
+        found = {c: record.numbers.interval(Side(row, c), metric.name) for c in places}
+        points = {places[c]: interval for c, interval in found.items() if interval is not None}
+        papers = {places[c]: entry for c in places if (entry := plan.paper_of(row, c))}
+        if points:
+            series.append(Series(points, of_row.label, index, joined=True, printed=papers))
+    name = metric_name(metric)
+    return Plot(series, list(places.values()), key, name, is_share=metric.is_share)
+
+
+def _panel(record: TableRecord, column: str) -> Plot:
+    """Return a panel with the cells of a column, one below the other."""
+    plan, metric = record.plan, record.shown[0]
+    names = {row: row_text(record, row) for row in plan.rows}
+    found = {row: record.numbers.interval(Side(row, column), metric.name) for row in names}
+    points = {names[row]: interval for row, interval in found.items() if interval is not None}
+    papers = {names[row]: entry for row in names if (entry := plan.paper_of(row, column))}
+    title = column if len(plan.columns) > 1 else ""
+    label = f"mean, {100 * plan.confidence:g} % interval, seeds"
+    series = [Series(points, label, printed=papers)]
+    positions = list(names.values())
+    return Plot(series, positions, "", metric_name(metric), title, is_share=metric.is_share)
+
+
+def _against(record: TableRecord) -> Plot:
+    """Return a panel with the first row minus each other row, for the mean over columns."""
+    plan, metric = record.plan, record.shown[0]
+    points = {
+        row_text(record, difference.worse.row): difference.interval
+        for difference in record.against
+        if difference.worse == plan.whole(difference.worse.row) and difference.interval
+    }
+    title = "paired by seed" + (", mean over columns" if len(plan.columns) > 1 else "")
+    unit = ", points" if metric.is_share else ""
+    name = f"{next(iter(plan.rows.values())).label} minus the row{unit}"
+    positions = [row_text(record, row) for row in plan.rows]
+    return Plot([Series(points)], positions, "", name, title, zero=True)

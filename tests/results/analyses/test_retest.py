@@ -71,7 +71,7 @@ def test_a_global_model_on_every_domain(tmp_path):
     [
         (["--with", "local_epochs=3"], "local_epochs=3 affects training"),
         (["--with", "algorithm.taau=3"], "unknown key 'taau'"),
-        ([], "name the settings for the test"),
+        ([], "Missing option '--with'"),
         (["--with", "", "--with", ""], "would be written to"),
     ],
 )

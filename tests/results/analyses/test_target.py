@@ -40,9 +40,9 @@ def test_numbers_by_hand():
     assert run.run.best_round(ACCURACY.name) == 2
     assert first_round(run, ACCURACY, 0.5) == 1
     assert first_round(run, ACCURACY, 0.71) is None
-    assert client_seconds(run).mean == 2  # what precedes round 1 is left out
-    assert client_seconds(run, until=2).mean == 1.5
-    assert client_seconds(loaded([0.1, 0.2], [None, None])) is None
+    assert client_seconds(run) == [1.0, 2.0, 3.0]  # what precedes round 1 is left out
+    assert client_seconds(run, until=2) == [1.0, 2.0]
+    assert client_seconds(loaded([0.1, 0.2], [None, None])) == []
     loss = Metric("local_accuracy", direction="min")
     assert first_round(run, loss, 0.1) == 0
 
