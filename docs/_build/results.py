@@ -16,7 +16,7 @@ from pathlib import Path
 from _build.published import FOLDER
 from _build.templates import render
 from fedray.base.markdown import markdown_table
-from fedray.results.pages.table import interval_text
+from fedray.results.pages.cells import difference_cell
 from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.files import sealed
@@ -134,5 +134,5 @@ def _counts(table: TableRecord) -> list[str]:
 def _difference(table: TableRecord, control: str) -> str:
     """Return the mean of method minus control, with its interval."""
     claim = table.plan.claims_of(control)[0]
-    interval = table.compare(claim.better, claim.worse, claim.metric).interval
-    return "no runs" if interval is None else interval_text(interval, table.shown[0])
+    interval = table.numbers.compare(claim.better, claim.worse, claim.metric).interval
+    return "no runs" if interval is None else difference_cell(interval, table.shown[0])

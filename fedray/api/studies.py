@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
-from fedray.api.result import indexed_frame
 from fedray.base.errors import RunFailed
 from fedray.command import INTERRUPTED, RUN_ERROR
-from fedray.results.paired import Side
 from fedray.results.record import DATA, TableRecord
 from fedray.studies.file import Kind
 from fedray.studies.flow import Outcome, Request, carry_out
@@ -212,11 +210,6 @@ class TableResult:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per cell, metric and seed; shares are in percent."""
-        record = self.record
-        rows = [
-            {"row": place.row, "column": place.column, "metric": name, "seed": seed, "value": value}
-            for place in record.plan.places
-            for name in record.plan.metrics
-            for seed, value in record.by_seed(Side(place.row, place.column), name).items()
-        ]
-        return indexed_frame(rows, index=["row", "column", "metric", "seed"])
+        frame = self.record.numbers.frame
+        finished = frame[frame["status"] == "finished"]
+        return finished.set_index(["row", "column", "metric", "seed"])

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from fedray.config import PROTOCOL, role_of
-from fedray.results.frame import At, RunGroup, numbers_of
+from fedray.results.frame import At, RunGroup, frame_of_groups
 from fedray.results.labels import show_value, text_of
 from fedray.results.numbers import OF_MEANS, Numbers
 from fedray.results.paired import Comparison, Side, holm
@@ -46,7 +46,7 @@ class Report:
         )
         info, names = self.groups[0].runs[0].run.info, [metric.name for metric in self.metrics]
         further = [info.metric(part) for part in parts if part not in names]
-        return numbers_of(self.groups, [*self.metrics, *further], self.at)
+        return frame_of_groups(self.groups, [*self.metrics, *further], self.at)
 
     @cached_property
     def blocks(self) -> list[list[RunGroup]]:

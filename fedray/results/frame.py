@@ -419,7 +419,7 @@ def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunG
     return sorted(groups, key=rank)
 
 
-def numbers_of(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: At) -> Numbers:
+def frame_of_groups(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: At) -> Numbers:
     """Return the runs of groups as one frame: `RunGroup` has row and column."""
     import pandas
 

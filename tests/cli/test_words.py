@@ -97,7 +97,7 @@ RUN = "run fedavg_digits rounds=1 data.samples=300 --executor serial --out {}"
         (f"main('{RUN}'.split())", f"ray {RARE}"),
         ("import fedray.cli.run, fedray.cli.study, fedray", "torch ray mlflow"),
         ("import fedray.runtime.server", RARE),
-        ("import fedray.results.caveats, fedray.cli.report", "mlflow torch matplotlib ray"),
+        ("import fedray.cli.report", "mlflow torch matplotlib ray"),
         (
             "from fedray.tracking.follow import tracking; tracking('x').__enter__()",
             "mlflow pandas torch matplotlib ray",

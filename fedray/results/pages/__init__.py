@@ -1,14 +1,11 @@
-"""Pages, tables and figures of the comparisons in `fedray.results`.
+"""Pages, tables and figures of results.
 
-    cells.py         formatting of numbers and names
-    page.py          sections of a page, as Markdown, HTML and LaTeX
-    terminal.py      sections on a terminal
-    palette.py       colours and sizes of figures
-    figures.py       curves, points, swept keys, heat maps
-    report.py        the page, tables, figures and CSV of `fedray report`
-    table.py         the page of a table
-    table_figure.py  the figure of a table
-    beside_paper.py  the cells of a table beside the paper's numbers
+    page.py      sections as Markdown, HTML and LaTeX
+    terminal.py  sections on a terminal
+    cells.py     numbers and names in cells
+    figures.py   curves, points and matrices
+    table.py     the page of a table
+    report.py    the page of `fedray report`
 
 Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.
 """

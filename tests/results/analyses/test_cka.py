@@ -174,10 +174,12 @@ def test_the_command_compares_methods_and_leaves_the_runs_alone(tmp_path, capsys
     capsys.readouterr()
     assert main(["cka", str(tmp_path), "--out", str(tmp_path / "out"), "--images", "40"]) == 0
     lines = (tmp_path / "out" / "cka.md").read_text().splitlines()
-    assert lines[0] == "| method | backbone.0 | backbone.4 | backbone.8 | head |"
-    rows = {line.split(" | ")[0]: line.split(" | ")[1:] for line in lines[2:4]}
-    held, free = rows["| fedprox"], rows["| fedavg"]
-    assert float(held[-1].split()[0]) > float(free[-1].split()[0])  # held near the global model
+    assert lines[0] == "| stage | fedavg | fedprox |"
+    assert [line.split(" | ")[0] for line in lines[2:6]] == [
+        "| backbone.0", "| backbone.4", "| backbone.8", "| head"
+    ]  # fmt: skip
+    free, held = (float(cell.split()[0]) for cell in lines[5].split(" | ")[1:])
+    assert held > free  # FedProx holds models near the global one
     assert (tmp_path / "out" / "cka.png").read_bytes()[:4] == b"\x89PNG"
     words = ["--out", str(tmp_path / "layers"), "--images", "20", "--by", "layer"]
     assert main(["cka", str(tmp_path / "fedavg0"), *words]) == 0

@@ -9,10 +9,9 @@ import torch
 from commands import analyse as main
 from rounds import serial
 
-from fedray.base.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement
-from fedray.results.analyses import agreement, phases
-from fedray.results.frame import group_runs, load_runs
+from fedray.results.analyses import phases
+from fedray.results.frame import load_runs
 from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -60,9 +59,7 @@ def test_what_cannot_be_compared(finished, tmp_path, capsys):
     finished("b", "local")
     runs = str(tmp_path / "runs")
     assert main(["agreement", runs, "--out", str(tmp_path)]) == 2
-    assert "has no matrices.json" in capsys.readouterr().err
-    with pytest.raises(UserError, match="no matrix 'text'"):
-        agreement.matrix_name(group_runs(load_runs([folder]))[0], "text")
+    assert "has no matrix 'prototype_similarity'; leave the run out" in capsys.readouterr().err
 
 
 def test_rounds_are_cut_where_the_data_changes_and_clients_join(finished, tmp_path, capsys):
