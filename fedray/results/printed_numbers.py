@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -66,54 +66,29 @@ def printed_numbers(paper: str, item: str) -> list[Printed]:
 
 
 def lines_of(numbers: Sequence[Printed], width: int = 80) -> Iterator[str]:
-    """Yield numbers as tables of lines, each of as many columns as fit, and their notes."""
+    """Yield the table of each item, with as many columns beside each other as fit, and notes."""
+    import pandas
+
     for item, of_item in groupby(numbers, lambda number: number.item):
         own = [*of_item]
-        units = {number.unit for number in own}
+        units, metrics = {number.unit for number in own}, {number.metric for number in own}
         yield f"{item}, {len(own)} numbers{f' in {own[0].unit}' if len(units) == 1 else ''}:"
-        yield from _tables(own, width, has_units=len(units) > 1)
+        columns: dict[tuple[str, ...], dict[str, str]] = {}
+        for number in own:
+            head = (*number.column.split(" | "), *([number.metric] if len(metrics) > 1 else []))
+            text = number.text if len(units) == 1 else f"{number.text} {number.unit}"
+            columns.setdefault(head, {})[number.row] = text
+        levels = max(map(len, columns))
+        heads = [(*head, *[""] * (levels - len(head))) for head in columns]
+        table = pandas.DataFrame([*columns.values()], pandas.MultiIndex.from_tuples(heads))
+        rows = [*dict.fromkeys(number.row for number in own)]
+        yield from (
+            table.T.reindex(rows)
+            .fillna("")
+            .to_string(line_width=width, sparsify=False)
+            .splitlines()
+        )
         notes = {n.note: f"{n.row}, {n.column}" for n in own if n.note and not RANK.match(n.note)}
         for note, place in notes.items():
             yield from wrap(f"- {place}: {note}", width, subsequent_indent="  ")
         yield ""
-
-
-def _tables(numbers: Sequence[Printed], width: int, *, has_units: bool) -> Iterator[str]:
-    rows = [*dict.fromkeys(number.row for number in numbers)]
-    metrics = {number.metric for number in numbers}
-    columns: dict[tuple[str, ...], dict[str, str]] = {}
-    for number in numbers:
-        head = (*number.column.split(" | "), *([number.metric] if len(metrics) > 1 else []))
-        text = f"{number.text} {number.unit}" if has_units else number.text
-        columns.setdefault(head, {})[number.row] = text
-    label = max(map(len, rows))
-    chunk: list[tuple[Sequence[str], int]] = []
-    for head, cells in columns.items():
-        size = max(map(len, (*head, *cells.values())))
-        if chunk and label + sum(each + 2 for _, each in chunk) + size + 2 > width:
-            yield from _table(rows, label, chunk, columns)
-            chunk = []
-        chunk.append((head, size))
-    yield from _table(rows, label, chunk, columns)
-
-
-def _table(
-    rows: Sequence[str],
-    label: int,
-    chunk: Sequence[tuple[Sequence[str], int]],
-    columns: dict[tuple[str, ...], dict[str, str]],
-) -> Iterator[str]:
-    """Yield one table: the heads of its columns, level by level, and its rows with numbers."""
-    sizes = [size for _, size in chunk]
-    for level in zip_longest(*[head for head, _ in chunk], fillvalue=""):
-        yield _line("", label, level, sizes)
-    for row in rows:
-        cells = [columns[tuple(head)].get(row, "") for head, _ in chunk]
-        if any(cells):
-            yield _line(row, label, cells, sizes)
-    yield ""
-
-
-def _line(first: str, label: int, cells: Sequence[str], sizes: Sequence[int]) -> str:
-    right = [f"{cell:>{size}}" for cell, size in zip(cells, sizes, strict=True)]
-    return "  ".join([f"{first:<{label}}", *right]).rstrip()

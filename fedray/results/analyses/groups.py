@@ -9,7 +9,6 @@ those of client K only, printed as numbers. The frequencies of drawn groups come
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +26,11 @@ from fedray.results.frame import LoadedRun, RunGroup, interval_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.figures import Panel, figure_curves, figure_matrix
 from fedray.results.pages.page import Section
-from fedray.results.paired import Interval
+from fedray.results.paired import Interval, t_interval
 from fedray.runtime.devices import pick_device
 from fedray.runtime.groups import GroupRunner
 from fedray.storage.metric import REPORTED, Metric
 
-TEXT, IMAGE = "text features", "image features"
-PROMPTS, VISUAL = "text prompts", "visual prompts"
 WITHIN, SAME, OTHER = "within a client", "between clients, same group", "between clients, others"
 COSINE = Metric("cosine of groups", "correlation", None)
 SHARE = Metric("share of the clients that drew the group", "share", None, None)
@@ -61,8 +58,7 @@ class GroupCosines:
     @property
     def within(self) -> Tensor:
         """Cosines between groups of one client, mean over clients [G, G]; Fig. 3."""
-        indices = range(len(self.clients))
-        return torch.stack([self.cosines[client, :, client] for client in indices]).mean(0)
+        return torch.stack([self.cosines[i, :, i] for i in range(len(self.clients))]).mean(0)
 
     @property
     def between(self) -> Tensor:
@@ -77,19 +73,11 @@ class GroupCosines:
     def means(self) -> dict[str, float]:
         """Return mean cosines of distinct groups by kind of pair, without kinds that are empty."""
         clients, groups = self.cosines.shape[:2]
-        same_client = torch.eye(clients, dtype=torch.bool)[:, None, :, None]
-        same_group = torch.eye(groups, dtype=torch.bool)[None, :, None, :]
-        pairs = {
-            WITHIN: same_client & ~same_group,
-            SAME: ~same_client & same_group,
-            OTHER: ~same_client & ~same_group,
-        }
+        own = torch.eye(clients, dtype=torch.bool)[:, None, :, None]
+        same = torch.eye(groups, dtype=torch.bool)[None, :, None, :]
+        pairs = {WITHIN: own & ~same, SAME: ~own & same, OTHER: ~own & ~same}
         chosen = {pair: self.cosines[mask] for pair, mask in pairs.items()}
         return {pair: float(values.mean()) for pair, values in chosen.items() if len(values)}
-
-
-Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
-"""For each configuration and seed, the cosines by kind of vectors."""
 
 
 @analysis(
@@ -104,23 +92,20 @@ Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
 )
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare prompt groups within and between clients, and count how often each was drawn."""
-    options = request.options
-    similarities = {
-        member.label: [
-            group_cosines(loaded, options["images"], options["clients"], options["client"])
-            for loaded in member.runs
-        ]
-        for member in request.groups
-    }
-    sections = [similarity_section(similarities)]
-    if options["client"] is not None:
-        sections += matrix_sections(request.groups, similarities)
-    sections += [section for member in request.groups for section in frequency_sections(member)]
-    _draw(request, similarities)
-    return sections
-
-
-# --- similarity ----------------------------------------------------------------------------------
+    images, clients, only = (request.options[name] for name in ("images", "clients", "client"))
+    rows, further = [], list[Section]()
+    for index, member in enumerate(request.groups, 1):
+        runs = [group_cosines(loaded, images, clients, only) for loaded in member.runs]
+        for kind in runs[0]:
+            means = [cosines[kind].means() for cosines in runs]
+            pairs = [interval_of([m.get(p) for m in means], COSINE) for p in (WITHIN, SAME, OTHER)]
+            rows.append([f"{member.label}, {kind}", *(cell(pair, COSINE) for pair in pairs)])
+        if only is not None:
+            further += _matrix_sections(member, runs[0])
+        further += _frequency_sections(member)
+        _draw(request, member, index, runs[0])
+    header = [COSINE.name, WITHIN, SAME, OTHER]
+    return [Section("", (), header, rows, [f"Mean {SPREAD} seeds."]), *further]
 
 
 @torch.no_grad()
@@ -141,23 +126,12 @@ def group_cosines(
     """
     assembly, checkpoint = reopen(loaded.folder)
     if not isinstance(assembly.algorithm, FedMGP):
-        raise UserError(
-            f"{loaded.folder}: {loaded.method} has no groups of prompts to compare; leave the run "
-            "out"
-        )
-    chosen = sorted(checkpoint.clients)[:clients]
+        raise UserError(f"{loaded.folder}: {loaded.method} has no groups of prompts to compare")
+    known = sorted(checkpoint.clients)
+    chosen = known[:clients] if only is None else [client for client in known if client == only]
     if not chosen:
-        raise UserError(
-            f"{loaded.folder}: no client has trained yet, so all groups are as initialised; "
-            f"continue with --resume {shlex.quote(str(loaded.folder))}"
-        )
-    if only is not None:
-        if only not in checkpoint.clients:
-            raise UserError(
-                f"{loaded.folder}: client {only} never took part; those that did: "
-                f"{', '.join(map(str, sorted(checkpoint.clients)[:20]))}"
-            )
-        chosen = [only]
+        who = "no client has trained yet" if only is None else f"client {only} never took part"
+        raise UserError(f"{loaded.folder}: {who}; clients that did: {known[:20]}")
     device = pick_device(assembly.experiment.gpus)
     runtime = GroupRunner(assembly, device)
     data = assembly.data.at(checkpoint.snapshot.round)
@@ -167,103 +141,77 @@ def group_cosines(
         context = runtime.client(client, checkpoint.snapshot.round + 1)
         model = assembly.algorithm.begin(context, checkpoint.clients[client], None).model
         assert isinstance(model, GroupedClip)
-        for kind, features in group_vectors(model, probe).items():
+        for kind, features in _group_vectors(model, probe).items():
             vectors[kind].append(features.cpu())
     return {
         kind: GroupCosines.of(chosen, torch.stack(features)) for kind, features in vectors.items()
     }
 
 
-def group_vectors(model: GroupedClip, images: Pixels) -> dict[str, Tensor]:
-    """Return each group's text features, image features and prompts, each [G, n, d].
-
-    Args:
-        model: the model with one client's prompts.
-        images: n images.
-    """
+def _group_vectors(model: GroupedClip, images: Pixels) -> dict[str, Tensor]:
+    """Return each group's text features, image features and prompts, each [G, n, d]."""
     vectors = {}
     if model.hparams.text_length:
-        vectors[TEXT] = model.text_features()
-        vectors[PROMPTS] = model.text.clone().flatten(1).unsqueeze(1)
+        vectors["text features"] = model.text_features()
+        vectors["text prompts"] = model.text.clone().flatten(1).unsqueeze(1)
     if model.hparams.visual_length:
-        vectors[IMAGE] = model.image_features(images)
-        vectors[VISUAL] = model.visual.clone().flatten(1).unsqueeze(1)
+        vectors["image features"] = model.image_features(images)
+        vectors["visual prompts"] = model.visual.clone().flatten(1).unsqueeze(1)
     return vectors
 
 
-def similarity_section(similarities: Similarities) -> Section:
-    """Return the table of mean cosines, by configuration and kind of vectors."""
-    pairs = (WITHIN, SAME, OTHER)
-    rows = []
-    for label, runs in similarities.items():
-        for kind in runs[0]:
-            means = [cosines[kind].means() for cosines in runs]
-            intervals = [interval_of([m.get(pair) for m in means], COSINE) for pair in pairs]
-            rows.append([f"{label}, {kind}", *(cell(interval, COSINE) for interval in intervals)])
-    return Section("", (), [COSINE.name, *pairs], rows, [f"Mean {SPREAD} seeds."])
+def _matrix_sections(
+    member: RunGroup, similarities: Mapping[str, GroupCosines]
+) -> Iterator[Section]:
+    """Yield the matrix of cosines between a client's groups, for a group's first seed."""
+    for kind, cosines in similarities.items():
+        names = [f"group {j}" for j in range(len(cosines.within))]
+        rows = [
+            [name, *(f"{value:.3f}" for value in row)]
+            for name, row in zip(names, cosines.within.tolist(), strict=True)
+        ]
+        (client,) = cosines.clients
+        title = f"{member.label}, seed {member.runs[0].seed}, client {client}, {kind}:"
+        yield Section("", [title], ["cosine", *names], rows)
 
 
-def matrix_sections(members: Sequence[RunGroup], similarities: Similarities) -> Iterator[Section]:
-    """Yield the matrix of cosines between a client's groups, for each member's first seed."""
-    for member in members:
-        for kind, cosines in similarities[member.label][0].items():
-            rows = [
-                [f"group {j}", *(f"{value:.3f}" for value in row)]
-                for j, row in enumerate(cosines.within.tolist())
-            ]
-            (client,) = cosines.clients
-            title = f"{member.label}, seed {member.runs[0].seed}, client {client}, {kind}:"
-            yield Section("", [title], ["cosine", *(f"group {j}" for j in range(len(rows)))], rows)
-
-
-# --- selection -----------------------------------------------------------------------------------
-
-
-def frequencies(member: RunGroup) -> dict[str, dict[int, dict[int, Interval]]]:
+def frequencies(member: RunGroup) -> dict[str, list[dict[int, Interval]]]:
     """Return, by modality and group, the share of a round's clients that drew it; Table 13."""
-    by_modality: dict[str, dict[int, dict[int, Interval]]] = {}
+    curves: dict[str, list[dict[int, Interval]]] = defaultdict(list)
     for modality in ("text", "visual"):
-        curves: dict[int, dict[int, Interval]] = {}
-        while curve := member.curve(
-            replace(SHARE, name=f"{REPORTED}drawn_{modality}_{len(curves)}")
-        ):
-            curves[len(curves)] = curve
-        if curves:
-            by_modality[modality] = curves
-    return by_modality
+        name = f"{REPORTED}drawn_{modality}_{{}}"
+        while curve := member.curve(replace(SHARE, name=name.format(len(curves[modality])))):
+            curves[modality].append(curve)
+    return {modality: of for modality, of in curves.items() if of}
 
 
-def frequency_sections(member: RunGroup) -> Iterator[Section]:
+def _frequency_sections(member: RunGroup) -> Iterator[Section]:
     """Yield the frequency tables of a configuration: one row per round, one column per group."""
     for modality, curves in frequencies(member).items():
-        rows = [
-            [str(round_), *(cell(curve.get(round_), SHARE) for curve in curves.values())]
-            for round_ in curves[0]
-        ]
-        means = [[interval.mean for interval in curve.values()] for curve in curves.values()]
-        over_rounds = [Interval.of(sum(mean) / len(mean), 0.0, 1) for mean in means]
-        rows.append(["mean", *(cell(mean, SHARE) for mean in over_rounds)])
+        rows = [[str(r), *(cell(curve.get(r), SHARE) for curve in curves)] for r in curves[0]]
+        means = [sum(share.mean for share in curve.values()) / len(curve) for curve in curves]
+        rows.append(["mean", *(cell(t_interval([mean]), SHARE) for mean in means)])
         title = f"{member.label}, {modality}: {metric_name(SHARE)}, mean {SPREAD} seeds."
-        yield Section("", [title], ["round", *(f"group {j}" for j in curves)], rows)
+        header = ["round", *(f"group {j}" for j in range(len(curves)))]
+        yield Section("", [title], header, rows)
 
 
-# --- figures -------------------------------------------------------------------------------------
-
-
-def _draw(request: AnalysisRequest, similarities: Similarities) -> None:
-    """Draw each configuration's frequencies and its first seed's matrices."""
-    for index, member in enumerate(request.groups, 1):
-        title = f"{member.label}, seed {member.runs[0].seed}"
-        for kind, cosines in similarities[member.label][0].items():
-            within = [str(j) for j in range(len(cosines.within))]
-            matrices = {"within": (cosines.within, within)}
-            if len(cosines.clients) > 1:
-                matrices["between"] = (cosines.between, cosines.names)
-            for scope, (matrix, names) in matrices.items():
-                stem = f"groups_{index:02d}_{kind.replace(' ', '_')}_{scope}"
-                above = f"{kind} {scope} clients, cosine: {title}"
-                figure_matrix(matrix.tolist(), names, above, request.file(f"{stem}.png"))
-        for modality, curves in frequencies(member).items():
-            file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
-            named = {f"{modality} group {j}": curve for j, curve in curves.items()}
-            figure_curves([Panel(metric_name(SHARE), named, is_share=True)], file, "round")
+def _draw(
+    request: AnalysisRequest,
+    member: RunGroup,
+    index: int,
+    similarities: Mapping[str, GroupCosines],
+) -> None:
+    """Draw a configuration's frequencies, and the matrices of its first seed."""
+    for kind, cosines in similarities.items():
+        matrices = {"within": (cosines.within, [str(j) for j in range(len(cosines.within))])}
+        if len(cosines.clients) > 1:
+            matrices["between"] = (cosines.between, cosines.names)
+        for scope, (matrix, names) in matrices.items():
+            file = request.file(f"groups_{index:02d}_{kind.replace(' ', '_')}_{scope}.png")
+            title = f"{kind} {scope} clients, cosine: {member.label}, seed {member.runs[0].seed}"
+            figure_matrix(matrix.tolist(), names, title, file)
+    for modality, curves in frequencies(member).items():
+        file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
+        named = {f"{modality} group {j}": curve for j, curve in enumerate(curves)}
+        figure_curves([Panel(metric_name(SHARE), named, is_share=True)], file, "round")

@@ -7,10 +7,10 @@ last one before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise, product
+from typing import Any
 
 import click
 
@@ -25,14 +25,6 @@ from fedray.storage.metric import Metric
 USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
 
 
-class Part(NamedTuple):
-    """A metric in the rounds between two changes; fields are None if it was not measured."""
-
-    best: float | None
-    last: float | None
-    change: float | None
-
-
 @analysis(
     click.Option(
         ["--metric"],
@@ -43,57 +35,36 @@ class Part(NamedTuple):
 )
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare metrics before and after the data changes or clients join."""
-    runs, groups = request.runs, request.groups
+    runs, groups, rows = request.runs, request.groups, list[list[str]]()
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
     names = request.options["metric"] or [name for name in USUAL if name in measured]
-    metrics = [metric_of(runs, name) for name in names]
-    cuts = common_changes(groups)
-    rows = [row for member in groups for metric in metrics for row in rows_of(member, metric, cuts)]
-    best = selection_label(groups, "best")
-    header = ["method", "metric", "rounds", "n", best, "last", "change at its beginning"]
+    every = sorted({cut for member in groups for cut in changes(member.runs[0].run.info.config)})
+    if not every:
+        raise UserError(
+            f"{runs[0].folder}: nothing changes in this run; set data.evolution.phases, or "
+            "join.clients and join.round"
+        )
+    for member, name in product(groups, names):
+        # a run without changes is split where others change
+        cuts = changes(member.runs[0].run.info.config) or every
+        rows += _rows(member, metric_of(runs, name), cuts)
+    best_label = selection_label(groups, "best")
+    header = ["method", "metric", "rounds", "n", best_label, "last", "change at its beginning"]
     below = (
-        f"The {best} is over the rounds of the part. Change: the first evaluation of the part "
+        f"The {best_label} is over the rounds of the part. Change: the part's first evaluation "
         f"minus the last one before it. Mean {SPREAD} n seeds."
     )
     return [Section("", (), header, rows, [below])]
 
 
-def common_changes(groups: Sequence[RunGroup]) -> Sequence[int]:
-    """Return the rounds at which any run changes; runs without changes are split there too.
-
-    Raises:
-        UserError: if no run changes.
-    """
-    cuts = {cut for member in groups for cut in changes(member.runs[0].run.info.config)}
-    if not cuts:
-        raise UserError(
-            f"{groups[0].runs[0].folder}: nothing changes in this run; set data.evolution.phases, "
-            "or join.clients and join.round"
-        )
-    return sorted(cuts)
-
-
-def rows_of(member: RunGroup, metric: Metric, cuts: Sequence[int]) -> list[list[str]]:
-    """Return a line for each part of the runs.
-
-    Args:
-        member: the runs.
-        metric: the metric.
-        cuts: first rounds of the parts, for runs without changes of their own.
-    """
-    cuts = changes(member.runs[0].run.info.config) or cuts
-    rows = []
+def _rows(member: RunGroup, metric: Metric, cuts: Sequence[int]) -> Iterator[list[str]]:
+    """Yield a line for each part of the runs, whose first rounds are 1 and `cuts`."""
     for first, end in pairwise([1, *cuts, member.runs[0].run.info.planned + 1]):
         parts = [part_of(loaded, metric, first, end) for loaded in member.runs]
-        cells = [interval_of(values, metric) for values in zip(*parts, strict=True)]
-        if cells[1] is not None:
-            texts = [
-                *(cell(interval, metric) for interval in cells[:2]),
-                cell(cells[2], metric, "+"),
-            ]
-            part = [f"{first} to {end - 1}", str(cells[1].n)]
-            rows.append([member.label, metric.name, *part, *texts])
-    return rows
+        best, last, change = (interval_of(values, metric) for values in zip(*parts, strict=True))
+        if last is not None:
+            texts = [cell(best, metric), cell(last, metric), cell(change, metric, "+")]
+            yield [member.label, metric.name, f"{first} to {end - 1}", str(last.n), *texts]
 
 
 def changes(config: Mapping[str, Any]) -> Sequence[int]:
@@ -105,13 +76,18 @@ def changes(config: Mapping[str, Any]) -> Sequence[int]:
     return sorted(round_ for round_ in rounds if 1 < round_ <= config["rounds"])
 
 
-def part_of(loaded: LoadedRun, metric: Metric, first: int, end: int) -> Part:
-    """Return a run's metric in the rounds from `first` until `end`."""
-    curve = {r: value for r, value in loaded.run.curve(metric.name).items() if r > 0}
-    inside = [value for r, value in sorted(curve.items()) if first <= r < end]
-    before = [value for r, value in sorted(curve.items()) if r < first]
+def part_of(
+    loaded: LoadedRun, metric: Metric, first: int, end: int
+) -> tuple[float | None, float | None, float | None]:
+    """Return the best and the last value in the rounds from `first` until `end`, and the change.
+
+    The change is from the last round before to the first one of the part. None if not measured.
+    """
+    curve = sorted(loaded.run.curve(metric.name).items())
+    inside = [value for r, value in curve if first <= r < end]
+    before = [value for r, value in curve if 0 < r < first]
     if not inside:
-        return Part(None, None, None)
+        return None, None, None
     part = replace(loaded.run, rounds=[r for r in loaded.run.rounds if first <= r.round < end])
     best = part.value(metric.name, "best", metric.name)
-    return Part(best, inside[-1], inside[0] - before[-1] if before else None)
+    return best, inside[-1], inside[0] - before[-1] if before else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,7 @@ from typing import Any
 import click
 
 from fedray.base.errors import UserError
-from fedray.config import (
-    Experiment,
-    flatten,
-    load_experiment,
-    parse_assignments,
-)
+from fedray.config import Experiment, flatten, load_experiment, parse_assignments
 from fedray.core import algorithms
 from fedray.federation import Federation
 from fedray.results.analyses.extra_step import reopen
@@ -40,7 +36,6 @@ from fedray.storage.files import file_name
 from fedray.storage.metric import HEADLINE, REPORTED
 from fedray.storage.run import Costs, Round
 from fedray.storage.run_folder import RunFolder, RunWriter
-from fedray.storage.states import Checkpoint
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
 """Keys of every experiment that do not affect training."""
@@ -50,24 +45,19 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
     click.Option(
         ["--with", "settings"],
         multiple=True,
+        required=True,
         metavar='"key=value ..."',
-        help="Settings for the test, for example algorithm.inference=prob; repeatable, with one "
-        "result for each.",
+        help='Settings for the test, for example algorithm.inference=prob, or "" for the run\'s '
+        "own; repeatable, with one result for each.",
     ),
     out=Path("retested"),
 )
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Test the models of finished runs under other settings of evaluation, without training."""
-    settings = request.options["settings"]
-    if not settings:
-        raise UserError(
-            "name the settings for the test, for example --with algorithm.inference=prob (--with "
-            '"" for the run\'s own)'
-        )
     planned: dict[Path, tuple[LoadedRun, str, Experiment]] = {}  # check all before the first test
     for run in request.runs:
         home = request.out / file_name("-".join(run.folder.resolve().parts[-2:]).strip("/-"))
-        for words in settings:
+        for words in request.options["settings"]:
             folder = home / (file_name(words) or "as_before")
             if folder in planned or RunFolder(folder).has_run:
                 raise UserError(
@@ -79,17 +69,13 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     for folder, (run, words, experiment) in planned.items():
         done = evaluate(run, experiment, folder)
         rows.append([words or "as before", f"{done.metrics[HEADLINE]:.4f}"])
-    below = f"Compare: `fedray report {shlex.quote(str(request.out))}`"
     request.files.extend(planned)
+    below = f"Compare: `fedray report {shlex.quote(str(request.out))}`"
     return [Section("", (), ["settings", HEADLINE], rows, [below])]
 
 
 def changed_experiment(run: LoadedRun, words: str) -> Experiment:
-    """Return a run's experiment under other settings of evaluation.
-
-    Args:
-        run: a finished run.
-        words: "key=value ...".
+    """Return a run's experiment under other settings of evaluation, "key=value ...".
 
     Raises:
         UserError: if the run is not finished, or a setting affects training.
@@ -103,11 +89,10 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
     method: Any = algorithms.get(after.algorithm.name)
-    method_keys = (f"algorithm.{name}" for name in method.evaluation_only)
-    changeable = {*EVALUATION_KEYS, *method_keys}
+    changeable = {*EVALUATION_KEYS, *(f"algorithm.{name}" for name in method.evaluation_only)}
     settings = flatten(after.reproducibility_key())
-    for key in sorted({*before, *settings}):
-        if before.get(key) != settings.get(key) and key not in changeable:
+    for key in sorted({*before, *settings} - changeable):
+        if before.get(key) != settings.get(key):
             raise UserError(
                 f"{key}={settings.get(key)!r} affects training, and {run.folder} was trained with "
                 f"{before.get(key)!r}; only {', '.join(sorted(changeable))} can change"
@@ -119,47 +104,37 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     """Test a finished run's models under another experiment, and write the result to `out`.
 
     Returns:
-        The last round under these settings.
+        The last round under these settings; losses and reports of clients are those of the run.
 
     Raises:
         UserError: as `reopen`.
         ClientError: if a client's test fails.
     """
     before, checkpoint = reopen(run.folder)
-    assembly = Assembly(experiment)
-    tested, last = _test_models(assembly, checkpoint), run.run.rounds[-1]
-    training_metrics = {  # losses and reports of clients are not retested
+    assembly, last, info = Assembly(experiment), run.run.rounds[-1], run.run.info
+    device = pick_device(experiment.gpus)
+    with closing(SerialExecutor(assembly, device)) as executor:
+        executor.states = checkpoint.clients
+        server = assembly.server(device)
+        parts = assembly.algorithm, executor, assembly.gate, assembly.plan, server
+        tested = Federation(*parts).retest(checkpoint.snapshot)
+    kept = {
         name: value
         for name, value in last.metrics.items()
-        if name.startswith(REPORTED) or run.run.info.metric(name).on not in ("test", "validation")
+        if name.startswith(REPORTED) or info.metric(name).on not in ("test", "validation")
     }
     done = replace(
         tested,
-        metrics={**training_metrics, **tested.metrics},
+        metrics={**kept, **tested.metrics},
         up=last.up,
         down=last.down,
         participants=last.participants,
         absent=last.absent,
     )
-    folder = RunFolder(out)
-    out.mkdir(parents=True, exist_ok=True)
     source = {"folder": str(run.folder), "identity": before.identity}
-    writer = RunWriter(folder, run_info(assembly, source), assembly.data.manifest())
+    out.mkdir(parents=True, exist_ok=True)
+    writer = RunWriter(RunFolder(out), run_info(assembly, source), assembly.data.manifest())
     writer.append(done, Costs(wall_seconds=done.seconds))
     writer.end()
     writer.close()
     return done
-
-
-def _test_models(assembly: Assembly, checkpoint: Checkpoint) -> Round:
-    """Test the checkpoint's models and return the last round's record."""
-    device = pick_device(assembly.experiment.gpus)
-    executor = SerialExecutor(assembly, device)
-    method, gate, plan = assembly.algorithm, assembly.gate, assembly.plan
-    try:
-        executor.states = checkpoint.clients
-        server = assembly.server(device)
-        federation = Federation(method, executor, gate, plan, server)
-        return federation.retest(checkpoint.snapshot)
-    finally:
-        executor.close()

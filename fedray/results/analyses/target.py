@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 import click
 
@@ -27,7 +28,6 @@ from fedray.results.frame import (
 from fedray.results.numbers import scale_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.page import Section
-from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import HEADLINE, Metric
 
 NUMBER = Metric("number", "number", "min", None)
@@ -45,15 +45,15 @@ NUMBER = Metric("number", "number", "min", None)
 )
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Return seconds per client and round, rounds and megabytes until a target is reached."""
-    metric = metric_of(request.runs, request.options["metric"])
-    groups = [
-        member
-        for member in rank_groups(group_runs(request.runs, metric.name)[0], metric, "best")
-        if member.by_seed(metric, "final")
-    ]
-    target = request.options["target"]
+    metric, target = metric_of(request.runs, request.options["metric"]), request.options["target"]
+    ranked = rank_groups(group_runs(request.runs, metric.name)[0], metric, "best")
+    groups = [member for member in ranked if member.by_seed(metric, "final")]
     if target is None:
-        target = easiest_target(groups, metric)
+        bests = [best.mean for g in groups if (best := g.interval(metric, "best")) is not None]
+        if not bests:
+            raise UserError(NO_BEST)
+        worst = max(bests) if metric.direction == "min" else min(bests)
+        target = worst / scale_of(metric)
     if not math.isfinite(target):
         raise UserError(f"--target {target}: a finite number is expected, for example 0.7")
     shown = f"{100 * target:.2f} %" if metric.is_share else f"{target:.4g}"
@@ -63,68 +63,40 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
         f"its best round ({selection_label(groups, 'best')}); to {shown}: the first round that "
         f"reaches it, of the seeds that do; MB of all clients until then. Mean {SPREAD} seeds."
     )
-    rows = [cells(member, metric, target) for member in groups]
+    rows = [_cells(member, metric, target) for member in groups]
     return [Section("", (), header, rows, [below])]
 
 
-def easiest_target(groups: Sequence[RunGroup], metric: Metric) -> float:
-    """Return the worst of the groups' best means, a target that all groups reach.
-
-    Raises:
-        UserError: if no run has a best round.
-    """
-    found = [member.interval(metric, "best") for member in groups]
-    best = [interval.mean / scale_of(metric) for interval in found if interval is not None]
-    if not best:
-        raise UserError(NO_BEST)
-    return max(best) if metric.direction == "min" else min(best)
-
-
-def cells(member: RunGroup, metric: Metric, target: float) -> list[str]:
+def _cells(member: RunGroup, metric: Metric, target: float) -> list[str]:
     """Return a group's line: label, seeds, seconds, best round, rounds and MB to the target."""
-    best = {loaded: loaded.run.best_round(metric.name) for loaded in member.runs}
-    timed = [client_seconds(loaded) for loaded in member.runs]
-    until = [
-        client_seconds(loaded, round_) for loaded, round_ in best.items() if round_ is not None
-    ]
-    reached = [
-        (round_, loaded.traffic()[round_] / 1e6)
-        for loaded in member.runs
-        if (round_ := first_round(loaded, metric, target)) is not None
-    ]
-    few = "" if len(reached) == len(member.runs) else f" ({len(reached)} of {len(member.runs)})"
-    columns: list[list[float | None]] = [
-        [None if seconds is None else seconds.mean for seconds in timed],
-        [None if round_ is None else float(round_) for round_ in best.values()],
-        [None if seconds is None else seconds.mean * seconds.n for seconds in until],
-        [round_ for round_, _ in reached],
-        [size for _, size in reached],
-    ]
+    columns: list[list[float | None]] = [[], [], [], [], []]
+    for loaded in member.runs:
+        best, reached = loaded.run.best_round(metric.name), first_round(loaded, metric, target)
+        until = [] if best is None else client_seconds(loaded, best)
+        every = client_seconds(loaded)
+        values = (
+            fmean(every) if every else None,
+            best,
+            sum(until) if until else None,
+            reached,
+            None if reached is None else loaded.traffic()[reached] / 1e6,
+        )
+        for column, value in zip(columns, values, strict=True):
+            column.append(value)
     texts = [cell(interval_of(values, NUMBER), NUMBER) for values in columns]
-    texts[3] += few
-    return [member.label, str(len(member.runs)), *texts]
+    n, count = len(member.runs), sum(reached is not None for reached in columns[3])
+    texts[3] += "" if count == n else f" ({count} of {n})"
+    return [member.label, str(n), *texts]
 
 
-def client_seconds(run: LoadedRun, until: int | None = None) -> Interval | None:
-    """Return the seconds of a client's steps per round, from round 1; None if not measured.
-
-    Args:
-        run: the run.
-        until: the last round that counts; None: all rounds.
-    """
-    values = [
-        done.client_seconds
-        for done in run.run.rounds
-        if done.round > 0
-        and done.client_seconds is not None
-        and (until is None or done.round <= until)
-    ]
-    return t_interval(values) if values else None
+def client_seconds(run: LoadedRun, until: float = math.inf) -> list[float]:
+    """Return the seconds of a client's steps in each timed round from 1 to `until`."""
+    rounds = [done for done in run.run.rounds if 0 < done.round <= until]
+    return [done.client_seconds for done in rounds if done.client_seconds is not None]
 
 
 def first_round(run: LoadedRun, metric: Metric, target: float) -> int | None:
     """Return the first evaluated round that reaches the target, or None."""
-    for round_, value in run.run.curve(metric.name).items():
-        if value <= target if metric.direction == "min" else value >= target:
-            return round_
-    return None
+    sign = -1 if metric.direction == "min" else 1
+    curve = run.run.curve(metric.name).items()
+    return next((round_ for round_, value in curve if sign * value >= sign * target), None)

@@ -93,7 +93,7 @@ def _differences(report: Report, groups: Sequence[RunGroup]) -> Section:
     for member, (comparison, p) in zip(groups[1:], differences, strict=True):
         text = cell(comparison.interval, metric, sign="+")
         count = str(len(comparison.differences))
-        rows.append([member.label, count, text, p_text(p), reading(comparison, p)])
+        rows.append([member.label, count, text, p_text(p), difference_in_words(comparison, p)])
     below = (
         f"{metric_name(metric)}, {selection_label(groups, report.at)}: difference to "
         f"{groups[0].label}, paired by seed, mean {SPREAD} n seeds; p of the two-sided t-test, "
@@ -104,7 +104,7 @@ def _differences(report: Report, groups: Sequence[RunGroup]) -> Section:
     return Section("", (), header, rows, [below])
 
 
-def reading(comparison: Comparison, p: float | None) -> str:
+def difference_in_words(comparison: Comparison, p: float | None) -> str:
     """Return a difference in words: within or beyond the spread."""
     if comparison.interval is None:
         return "no seed in common"

@@ -22,7 +22,12 @@ from fedray.results.numbers import COLUMNS
 from fedray.results.pages import figures
 from fedray.results.pages.cells import cell, difference_cell, in_megabytes, spread_cell
 from fedray.results.pages.figures import figure_matrix
-from fedray.results.pages.report import draw_partitions, draw_rounds, draw_traffic, reading
+from fedray.results.pages.report import (
+    difference_in_words,
+    draw_partitions,
+    draw_rounds,
+    draw_traffic,
+)
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.files import write_json
 from fedray.storage.metric import Metric
@@ -138,9 +143,9 @@ def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> Non
     assert fedtsp.interval.std == pytest.approx(7**0.5)
     # two comparisons were asked for, though local's cannot be answered
     assert p == pytest.approx(2 * (1 - t / math.sqrt(2 + t * t)))
-    assert reading(fedtsp, p) == "within the spread"
+    assert difference_in_words(fedtsp, p) == "within the spread"
     assert local.interval.mean == pytest.approx(-18)
-    assert (none, reading(local, none)) == (None, "one seed: no spread")
+    assert (none, difference_in_words(local, none)) == (None, "one seed: no spread")
 
 
 def test_seeds_without_a_partner_are_said(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_seeds_without_a_partner_are_said(tmp_path: Path) -> None:
     write_run(tmp_path / "b", [0.1, 0.3], {"seed": 5, "algorithm": "fedproto"})
     found = Report(list(groups_in(tmp_path).values()), [ACCURACY], "best")
     ((comparison, p),) = found.differences(found.blocks[0])
-    assert (comparison.interval, reading(comparison, p)) == (None, "no seed in common")
+    assert (comparison.interval, difference_in_words(comparison, p)) == (None, "no seed in common")
 
 
 def test_all_metrics_are_read_in_the_round_that_the_first_chooses(tmp_path: Path) -> None:
