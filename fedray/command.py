@@ -110,11 +110,6 @@ def keys(function: F) -> F:
     return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
 
 
-def json_flag(function: F) -> F:
-    """Add the flag `--json`, passed as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
 def plugins(function: F) -> F:
     """Add the flag `--plugin`, passed as the tuple `plugin`."""
     return click.option(

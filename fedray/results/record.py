@@ -15,9 +15,9 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
@@ -220,22 +220,6 @@ class TableRecord(Frozen):
     """Verdicts on the claims of the plan, in their order."""
     notes: list[str] = Field(default_factory=list)
     """Caveats and other notes below the table."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        """Raise an error for cells, runs and metrics that do not belong together."""
-        if [cell.place for cell in self.cells] != self.plan.places:
-            raise ValueError("its cells are not those of its plan")
-        rows = self.plan.rows
-        named = {name for row in rows.values() for name in (row.of, row.over, row.tuned_as) if name}
-        if not named <= rows.keys():
-            raise ValueError("a row of its plan names one that the table does not have")
-        for cell in self.cells:
-            if not self.reported(cell).keys() <= cell.choices.keys():
-                raise ValueError(f"{cell.place} reports seeds without a choice")
-        if not {name for run in self.finished for name in run.values} <= self.metrics.keys():
-            raise ValueError("a run has a metric that is not declared")
-        return self
 
     # --- runs -------------------------------------------------------------------------------------
 

@@ -8,16 +8,15 @@ Tensors that an optimiser steps count as trained, tensors that pass the gate as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.base.counts import counted
-from fedray.base.trees import StateTree, leaves
+from fedray.base.trees import leaves
 from fedray.config import Experiment
 from fedray.core import Downlinks, Total
 from fedray.data import FederatedData
@@ -27,7 +26,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.groups import GroupRunner
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.storage.run import Run, Traffic
+from fedray.storage.run import Traffic
 
 CPU = torch.device("cpu")
 CHEAP = {
@@ -68,18 +67,6 @@ class Cost:
             self.parameters += tensor.numel()
             self.memory += tensor.numel() * tensor.element_size()
 
-    def tree(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
-        traffic = {
-            f"{way}_{unit}": getattr(getattr(self, way), unit)
-            for way in ("up", "down")
-            for unit in ("params", "bytes")
-        }
-        counts = {
-            name: getattr(self, name) for name in ("parameters", "memory", "trained", "first")
-        }
-        return {"side": self.side, **counts, **traffic}
-
 
 def costs(experiment: Experiment) -> list[Cost]:
     """Return the costs of a client of each architecture, then of the server.
@@ -88,44 +75,34 @@ def costs(experiment: Experiment) -> list[Cost]:
         UserError: if data or weights are missing.
         ClientError: if a client's step fails.
     """
-    assembly = reduce_images(experiment)
+    assembly = _reduce_images(experiment)
     names = assembly.models.architectures
     shown = {names.index(name): Cost(f"client ({name})") for name in dict.fromkeys(names)}
     executor = _CountingExecutor(assembly, shown)
-    federation = Federation(
-        assembly.algorithm,
-        executor,
-        assembly.gate,
-        assembly.plan,
-        assembly.server(CPU),
-    )
-    server = Cost("server")
-    state, server.trained = _training_round(federation, executor, sorted(shown))
+    method, server = assembly.algorithm, Cost("server")
+    parts = method, executor, assembly.gate, assembly.plan, assembly.server(CPU)
+    federation = Federation(*parts)
+    exchange = RoundExchange(federation, 0, federation.plan.joined(0))
+    state = method.init_server(exchange.server)
+    for step in (method.prepare, method.give):
+        state = changed_state(state, step(state, exchange))
+    for number in (1, 2):
+        for cost in shown.values():
+            cost.up, cost.down = Traffic(), Traffic()
+        with counted() as tally:
+            after = method.round(state, RoundExchange(federation, number, sorted(shown)))
+        state, server.trained = changed_state(state, after), tally.parameters
+        if executor.has_trained:
+            break
     server.hold(tensor for _, tensor in leaves(state))
-    if assembly.algorithm.requires.text:
+    if method.requires.text:
         server.hold(federation.server.tower.encoder.weights())
     for client, cost in shown.items():
         executor.add_model(client, cost)
     return [*shown.values(), server]
 
 
-def recorded_costs(run: Run) -> list[Cost]:
-    """Return what a client and the server trained and sent in a run's last round, as recorded.
-
-    Numbers of a client are means over the round's participants, by kind of payload.
-    """
-    done, client, server = run.rounds[-1], Cost("client"), Cost("server")
-    count = len(done.participants) or 1
-    client.up, client.down = (
-        Traffic(*({kind: round(n / count) for kind, n in of.items()} for of in parts))
-        for parts in ((way.params, way.bytes) for way in (done.up, done.down))
-    )
-    for cost, work in ((client, run.work("client")), (server, run.work("server"))):
-        cost.trained = 0 if work is None else round(work.parameters)
-    return [client, server]
-
-
-def reduce_images(experiment: Experiment) -> Assembly:
+def _reduce_images(experiment: Experiment) -> Assembly:
     """Return the experiment's parts with one training image per class and client.
 
     Every client has at least two images, because batch normalisation cannot train on one.
@@ -149,25 +126,6 @@ def _one_of_each(data: FederatedData, indices: np.ndarray, least: int) -> np.nda
     return indices[np.sort(first)] if len(first) >= least else indices[:least]
 
 
-def _training_round(
-    federation: Federation, executor: _CountingExecutor, participants: Sequence[int]
-) -> tuple[StateTree, int]:
-    """Run the counted round; return the server's state after it, and what the server trains."""
-    method, everyone = federation.algorithm, federation.plan.joined(0)
-    exchange = RoundExchange(federation, 0, everyone)
-    state = method.init_server(exchange.server)
-    for step in (method.prepare, method.give):
-        state = changed_state(state, step(state, exchange))
-    for number in (1, 2):
-        executor.reset_traffic()
-        with counted() as tally:
-            after = method.round(state, RoundExchange(federation, number, participants))
-        state = changed_state(state, after)
-        if executor.has_trained:
-            break
-    return state, tally.parameters
-
-
 class _CountingExecutor(SerialExecutor):
     """Serial executor that counts the numbers trained and sent by the clients of `shown`.
 
@@ -180,11 +138,6 @@ class _CountingExecutor(SerialExecutor):
         self.has_trained = False
         self._gate = assembly.gate
         self._shown = shown
-
-    def reset_traffic(self) -> None:
-        """Reset the counts of a round's traffic; counts before the first round stay."""
-        for cost in self._shown.values():
-            cost.up, cost.down = Traffic(), Traffic()
 
     def run(
         self, task: Task, name: str, round_: int, down: Downlinks

@@ -249,23 +249,22 @@ def _draw_points(
             axes.plot(*spot, ".", color=shade, alpha=0.5, markersize=4)
     means = [interval.mean for interval in intervals]
     low, high = _ends(intervals, is_share=plot.is_share, ranges=series.ranges)
-    bars = [
-        [mean - end for mean, end in zip(means, low, strict=True)],
-        [end - mean for mean, end in zip(means, high, strict=True)],
-    ]
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
-    style["xerr" if horizontal else "yerr"] = bars
+    if low != high:
+        below = [mean - end for mean, end in zip(means, low, strict=True)]
+        above = [end - mean for mean, end in zip(means, high, strict=True)]
+        style["xerr" if horizontal else "yerr"] = [below, above]
     label = _legend(series.label, 28) if series.label else None
     axes.errorbar(
         *order(xs, means), fmt="o-" if series.joined else "o", color=shade, label=label, **style
     )
     if series.printed:
-        below = [places[repr(key)] + 0.25 * horizontal for key in series.printed]
+        beside = [places[repr(key)] + 0.25 * horizontal for key in series.printed]
         papers = [mean for mean, _ in series.printed.values()]
         style = {"mfc": "none", "color": COLOURS[1], "markersize": 5, "label": "the paper"}
         if series.joined:
             style |= {"color": shade, "label": None}
-        axes.plot(*order(below, papers), "D--" if series.joined else "D", **style)
+        axes.plot(*order(beside, papers), "D--" if series.joined else "D", **style)
     if series.ring is not None:
         mean = series.points[series.ring].mean
         axes.plot(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from clips import CONFIG, save_clip
 
@@ -123,7 +121,7 @@ def test_every_method_has_its_cost(assemble, method):
         assert (client.trained > 0) == (method != "zero_shot")
 
 
-def test_the_table_has_80_columns_and_json_the_same_numbers(capsys):
+def test_the_table_has_80_columns_and_says_what_readers_learn(capsys):
     words = ["cost", "fedproto_digits", "data.samples=60", "data.clients=2"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -134,13 +132,8 @@ def test_the_table_has_80_columns_and_json_the_same_numbers(capsys):
     of_server, _, of_others = learned.partition("- other clients and eavesdroppers learn: ")
     assert PrototypeSharing.up.reveals() in of_server
     assert FedProto.down.reveals() in of_others
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["side"] for each in found] == ["client (mlp)", "client (cnn2)", "server"]
-    mlp = found[0]
-    assert mlp["trained"] == mlp["parameters"] == mlp["memory"] // 4 > 10 * 385
-    assert any(f"{mlp['trained']:,}" in line and "client (mlp)" in line for line in lines)
-    assert mlp["down_bytes"]["prototypes"] == 4 * mlp["down_params"]["prototypes"]
+    (mlp,) = (line for line in lines if line.strip().startswith("client (mlp) "))
+    assert mlp.split()[2] == mlp.split()[3]  # a client trains its whole model
 
 
 def test_what_it_cannot_resolve_is_refused(capsys):
