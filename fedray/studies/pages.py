@@ -171,7 +171,7 @@ def draw_sweep(result: SweepOutcome, path: Path) -> None:
             series.append(Series(shown, text, shade, joined=joined, ranges=True, ring=ring))
         along = key.replace("algorithm.", "")
         name = metric_name(metric)
-        plots.append(Plot(series, values, along, name, is_share=metric.is_share))
+        plots.append(Plot(series, along, name, values, is_share=metric.is_share))
     when = f"round {plan.how}" if plan.at == "best" else "last round"
     title = [plan.title, when, spread_label(interval for _, interval in rows.values())]
     figure_points(plots, path, title=", ".join(filter(None, title)))

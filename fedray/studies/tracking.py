@@ -10,23 +10,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Experiment
 from fedray.results.labels import config_label
 from fedray.results.record import Measured
-from fedray.storage.environment import environment, versions
+from fedray.storage.environment import versions
 from fedray.storage.metric import find_metric
-from fedray.storage.run import RunInfo
 from fedray.studies.plan import RunSpec, StudyPlan, known_metrics
 from fedray.studies.store import sign_of
 from fedray.studies.study import FILE, Study
 from fedray.tracking.describe import (
     ARTIFACT,
-    DATA_TAG,
-    METHOD_TAG,
     RunStatus,
     TrackedRun,
     as_params,
-    describe_run,
     source_tags,
 )
 from fedray.tracking.study import OBJECTIVE, TrackedMember, TrackedStudy
@@ -138,7 +133,7 @@ def _parent(study: Study, conclusion: Conclusion | None) -> TrackedRun:
         name=f"{plan.name}-{study.home.name}",
         experiment=plan.name,
         params=as_params(params),
-        tags={**tags, **_shared_tags(study)},
+        tags=tags,
         status=_status_of(study, conclusion),
         started_ms=round(1000 * datetime.fromisoformat(study.began).timestamp()),
         metrics=about.metrics,
@@ -172,29 +167,3 @@ def _tags(study: Study) -> dict[str, str]:
         "scale": plan.scale,
         **source_tags(study.command, versions()),
     }
-
-
-def _shared_tags(study: Study) -> dict[str, str]:
-    """Return the tags of method and data that all runs share."""
-    tags_of_runs: list[Mapping[str, str]] = []
-    for place in study.plan.places:
-        configs = study.plan.configurations(place.row)
-        for config in configs[:1] + configs[-1:]:
-            run = study.plan.run(place, config, "tuning", study.plan.report.seeds[0])
-            tags_of_runs.append(describe_run(info_of(run.experiment))[1])
-    return {
-        name: tags_of_runs[0][name]
-        for name in (METHOD_TAG, DATA_TAG)
-        if tags_of_runs
-        and len({tags.get(name) for tags in tags_of_runs}) == 1
-        and name in tags_of_runs[0]
-    }
-
-
-def info_of(experiment: Experiment) -> RunInfo:
-    """Return the description of a run that has not begun."""
-    return RunInfo(
-        config=experiment.record(),
-        identity=experiment.identity(),
-        environment=environment(experiment.threads),
-    )

@@ -28,7 +28,7 @@ from fedray.results.analyses.extra_step import one_more_step, probe_images, reop
 from fedray.results.analyses.harness import AnalysisRequest, analysis, count_option
 from fedray.results.frame import RunGroup
 from fedray.results.pages.cells import SPREAD, cell
-from fedray.results.pages.figures import Panel, figure_curves
+from fedray.results.pages.figures import Plot, Series, figure_curves
 from fedray.results.pages.page import Section
 from fedray.results.paired import Interval, t_interval
 from fedray.runtime.devices import pick_device
@@ -56,8 +56,11 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     curves = {g.label: _by_part(g, request.options["images"], by) for g in request.groups}
     names = list(dict.fromkeys(part for curve in curves.values() for part in curve))
     rows = [[n, *(cell(curve.get(n), SIMILARITY) for curve in curves.values())] for n in names]
-    at = {label: {float(names.index(k)): v for k, v in c.items()} for label, c in curves.items()}
-    figure_curves([Panel(SIMILARITY.name, at)], request.file("cka.png"), by, names=names)
+    series = [
+        Series({float(names.index(part)): value for part, value in curve.items()}, label, index)
+        for index, (label, curve) in enumerate(curves.items())
+    ]
+    figure_curves([Plot(series, by, SIMILARITY.name, names)], request.file("cka.png"))
     below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
     return [Section("", (), [by, *curves], rows, [below])]
 

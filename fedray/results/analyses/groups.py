@@ -24,7 +24,7 @@ from fedray.results.analyses.extra_step import probe_images, reopen
 from fedray.results.analyses.harness import AnalysisRequest, analysis, count_option
 from fedray.results.frame import LoadedRun, RunGroup, interval_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
-from fedray.results.pages.figures import Panel, figure_curves, figure_matrix
+from fedray.results.pages.figures import Plot, Series, figure_curves, figure_matrix
 from fedray.results.pages.page import Section
 from fedray.results.paired import Interval, t_interval
 from fedray.runtime.devices import pick_device
@@ -213,5 +213,5 @@ def _draw(
             figure_matrix(matrix.tolist(), names, title, file)
     for modality, curves in frequencies(member).items():
         file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
-        named = {f"{modality} group {j}": curve for j, curve in enumerate(curves)}
-        figure_curves([Panel(metric_name(SHARE), named, is_share=True)], file, "round")
+        series = [Series(curve, f"{modality} group {j}", j) for j, curve in enumerate(curves)]
+        figure_curves([Plot(series, "round", metric_name(SHARE), is_share=True)], file)

@@ -33,8 +33,6 @@ WIDTH: Mapping[Columns, float] = {1: 3.35, 2: 6.9}
 """Width of a figure in inches, by columns."""
 LOG_SPAN = 20
 """The axis is logarithmic if values span more than this factor."""
-MOST_NAMED = 24
-"""Maximal number of names below an axis."""
 _METADATA: Mapping[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -45,88 +43,113 @@ FIGURES = tuple(_METADATA)
 """The formats of figures."""
 
 
-# --- curves --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Series:
+    """Values with intervals.
+
+    Attributes:
+        points: intervals by position: numbers, or names in their order.
+        label: label in the legend; empty for none.
+        colour: index of the colour, and of the style of a curve.
+        joined: whether points are connected.
+        ranges: whether bars of few seeds are their ranges, see `Interval.spread`.
+        printed: a paper's mean and spread by position.
+        ring: position of a point that is circled; None for none.
+        is_level: whether a curve is a horizontal line at its last value.
+    """
+
+    points: Mapping[Any, Interval]
+    label: str = ""
+    colour: int = 0
+    joined: bool = False
+    ranges: bool = False
+    printed: Mapping[Any, tuple[float, float | None]] = field(default_factory=dict)
+    ring: Hashable = None
+    is_level: bool = False
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Curves of one metric.
+class Plot:
+    """A panel of a figure.
 
     Attributes:
-        name: the metric, below its unit, for the vertical axis.
-        curves: intervals by label and position on the horizontal axis.
-        levels: values by label that are drawn as horizontal lines instead of curves.
+        series: the values.
+        along: name of the axis of positions; empty for none.
+        value: name of the axis of values.
+        positions: all positions in their order; names stand beside each other. Of curves: names of
+            the positions 0, 1, ...; empty for a numeric axis.
+        title: title of the panel.
+        zero: whether a line marks the value 0.
         is_share: whether values lie between 0 and 100.
     """
 
-    name: str
-    curves: Mapping[str, Mapping[int, Interval] | Mapping[float, Interval]]
-    levels: Mapping[str, float] = field(default_factory=dict)
+    series: Sequence[Series]
+    along: str
+    value: str
+    positions: Sequence[Any] = ()
+    title: str = ""
+    zero: bool = False
     is_share: bool = False
 
 
+# --- curves --------------------------------------------------------------------------------------
+
+
 def figure_curves(
-    panels: Sequence[Panel],
-    path: Path,
-    across: str,
-    *,
-    names: Sequence[str] = (),
-    heading: str = "",
-    columns: Columns = 2,
+    plots: Sequence[Plot], path: Path, *, heading: str = "", columns: Columns = 2
 ) -> None:
     """Draw panels of curves with bands.
 
     The horizontal axis is logarithmic if the ends of curves differ by more than `LOG_SPAN`.
 
     Args:
-        panels: at least one panel; a label has the same colour in all panels.
+        plots: the panels, with the same labels.
         path: the file of the figure.
-        across: name of the horizontal axis.
-        names: names of the positions 0, 1, ...; empty for a numeric axis.
         heading: heading above all panels.
         columns: width in columns of a paper.
     """
-    labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
-    beside = min(columns, len(panels))
-    down = math.ceil(len(panels) / beside)
+    beside, labels = min(columns, len(plots)), len(plots[0].series)
+    down = math.ceil(len(plots) / beside)
     with _sized(columns):
-        figure = _canvas(WIDTH[columns], 0.6 + 0.2 * len(labels) / columns + 2.4 * down)
-        for number, panel in enumerate(panels, 1):
+        figure = _canvas(WIDTH[columns], 0.6 + 0.2 * labels / columns + 2.4 * down)
+        for number, plot in enumerate(plots, 1):
             axes = figure.add_subplot(down, beside, number)
-            axes.set(xlabel=across, ylabel=panel.name)
-            _draw_curves(axes, panel, labels)
-            if names:
-                axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-            elif all(isinstance(x, int) for curve in panel.curves.values() for x in curve):
+            axes.set(xlabel=plot.along, ylabel=plot.value)
+            for series in plot.series:
+                _draw_curve(axes, series, plot)
+            ends = [max(series.points) for series in plot.series if not series.is_level]
+            if min(ends, default=0) > 0 and max(ends) > LOG_SPAN * min(ends):
+                axes.set_xscale("log", nonpositive="mask")
+            elif plot.positions:
+                places = range(len(plot.positions))
+                axes.set_xticks(places, plot.positions, rotation=30, ha="right")
+            elif all(isinstance(x, int) for series in plot.series for x in series.points):
                 axes.locator_params("x", integer=True)
             _tidy(axes)
         if heading:
             figure.suptitle(heading)
-        if len(labels) > 1:
+        if labels > 1:
             handles, texts = figure.axes[0].get_legend_handles_labels()
             where = "outside lower center"
             figure.legend(handles, texts, loc=where, ncols=columns, frameon=False)
         _save(figure, path)
 
 
-def _draw_curves(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    ends = [max(curve) for label, curve in panel.curves.items() if label not in panel.levels]
-    if min(ends, default=0) > 0 and max(ends) > LOG_SPAN * min(ends):
-        axes.set_xscale("log", nonpositive="mask")
-    for label, curve in panel.curves.items():
-        index = labels.index(label)
-        shade, style = COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
-        if label in panel.levels:
-            text = _legend(f"{label} (sends nothing)")
-            axes.axhline(panel.levels[label], color=shade, linestyle=(0, (1, 1)), label=text)
-            continue
-        point = MARKERS[index % len(MARKERS)] if len(curve) <= 12 else None
-        xs, intervals = list(curve), list(curve.values())
-        means = [interval.mean for interval in intervals]
-        axes.plot(xs, means, style, color=shade, marker=point, markersize=3.5, label=_legend(label))
-        low, high = _ends(intervals, is_share=panel.is_share)
-        if low != high:
-            axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
+def _draw_curve(axes: Axes, series: Series, plot: Plot) -> None:
+    shade = COLOURS[series.colour % len(COLOURS)]
+    xs, intervals = list(series.points), list(series.points.values())
+    if series.is_level:
+        text = _legend(f"{series.label} (sends nothing)")
+        axes.axhline(intervals[-1].mean, color=shade, linestyle=(0, (1, 1)), label=text)
+        return
+    means, (low, high) = [i.mean for i in intervals], _ends(intervals, is_share=plot.is_share)
+    style = STYLES[series.colour // len(COLOURS) % len(STYLES)]
+    marker = MARKERS[series.colour % len(MARKERS)] if len(xs) <= 12 else None
+    axes.plot(
+        xs, means, style, color=shade, marker=marker, markersize=3.5, label=_legend(series.label)
+    )
+    if low != high:
+        axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
 
 
 def _ends(
@@ -145,52 +168,6 @@ def _ends(
 
 
 # --- points --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points with intervals.
-
-    Attributes:
-        points: intervals by position: numbers, or names in their order.
-        label: label in the legend; empty for none.
-        colour: index of the colour.
-        joined: whether the points are connected.
-        ranges: whether bars of few seeds are their ranges, see `Interval.spread`.
-        printed: a paper's mean and spread by position.
-        ring: position of a point that is circled; None for none.
-    """
-
-    points: Mapping[Any, Interval]
-    label: str = ""
-    colour: int = 0
-    joined: bool = False
-    ranges: bool = False
-    printed: Mapping[Any, tuple[float, float | None]] = field(default_factory=dict)
-    ring: Hashable = None
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A panel of points.
-
-    Attributes:
-        series: the points.
-        positions: all positions in their order; names stand beside each other.
-        along: name of the axis of positions; empty for none.
-        value: name of the axis of values.
-        title: title of the panel.
-        zero: whether a line marks the value 0.
-        is_share: whether values lie between 0 and 100.
-    """
-
-    series: Sequence[Series]
-    positions: Sequence[Any]
-    along: str
-    value: str
-    title: str = ""
-    zero: bool = False
-    is_share: bool = False
 
 
 def figure_points(

@@ -24,7 +24,8 @@ from fedray.results.pages.cells import (
 from fedray.results.pages.figures import (
     FIGURES,
     Columns,
-    Panel,
+    Plot,
+    Series,
     figure_curves,
     figure_matrix,
 )
@@ -187,27 +188,23 @@ def _pictures(report: Report) -> list[Picture]:
 
 def draw_rounds(report: Report, path: Path, columns: Columns = 2) -> None:
     """Draw all metrics by round, one panel per metric, for the best `MOST_CURVES` groups."""
-    shown = _shown(report)
-    panels = [
-        Panel(metric_name(m), {g.label: g.curve(m) for g in shown}, is_share=m.is_share)
-        for m in report.metrics
-    ]
-    figure_curves(panels, path, "round", heading=_heading(report, shown), columns=columns)
+    shown, plots = _shown(report), []
+    for metric in report.metrics:
+        curves = [Series(g.curve(metric), g.label, index) for index, g in enumerate(shown)]
+        plots.append(Plot(curves, "round", metric_name(metric), is_share=metric.is_share))
+    figure_curves(plots, path, heading=_heading(report, shown), columns=columns)
 
 
 def draw_traffic(report: Report, path: Path, columns: Columns = 2) -> None:
     """Draw the first metric by traffic; methods without traffic become horizontal lines."""
-    shown, metric = _shown(report), report.metric
-    curves: dict[str, dict[float, Interval]] = {}
-    levels = {}
-    for member in shown:
-        curve, total = member.curve(metric), member.traffic()
-        if max(total.values()) == 0:
-            levels[member.label] = list(curve.values())[-1].mean
-        curves[member.label] = {total[r] / 1e6: value for r, value in curve.items() if r in total}
-    panel = Panel(metric_name(metric), curves, levels, metric.is_share)
-    across = "MB sent, up and down, all clients"
-    figure_curves([panel], path, across, heading=_heading(report, shown), columns=columns)
+    shown, metric, curves = _shown(report), report.metric, []
+    for index, member in enumerate(shown):
+        total = member.traffic()
+        points = {total[r] / 1e6: i for r, i in member.curve(metric).items() if r in total}
+        curves.append(Series(points, member.label, index, is_level=max(total.values()) == 0))
+    along = "MB sent, up and down, all clients"
+    plot = Plot(curves, along, metric_name(metric), is_share=metric.is_share)
+    figure_curves([plot], path, heading=_heading(report, shown), columns=columns)
 
 
 def _shown(report: Report) -> list[RunGroup]:

@@ -410,7 +410,7 @@ def _curves(record: TableRecord, key: str) -> Plot:
         if points:
             series.append(Series(points, of_row.label, index, joined=True, printed=papers))
     name = metric_name(metric)
-    return Plot(series, list(places.values()), key, name, is_share=metric.is_share)
+    return Plot(series, key, name, list(places.values()), is_share=metric.is_share)
 
 
 def _panel(record: TableRecord, column: str) -> Plot:
@@ -424,7 +424,7 @@ def _panel(record: TableRecord, column: str) -> Plot:
     label = f"mean, {100 * plan.confidence:g} % interval, seeds"
     series = [Series(points, label, printed=papers)]
     positions = list(names.values())
-    return Plot(series, positions, "", metric_name(metric), title, is_share=metric.is_share)
+    return Plot(series, "", metric_name(metric), positions, title, is_share=metric.is_share)
 
 
 def _against(record: TableRecord) -> Plot:
@@ -439,4 +439,4 @@ def _against(record: TableRecord) -> Plot:
     unit = ", points" if metric.is_share else ""
     name = f"{next(iter(plan.rows.values())).label} minus the row{unit}"
     positions = [row_text(record, row) for row in plan.rows]
-    return Plot([Series(points)], positions, "", name, title, zero=True)
+    return Plot([Series(points)], "", name, positions, title, zero=True)
