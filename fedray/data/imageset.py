@@ -54,9 +54,6 @@ class ImageSet:
             masks. Class 0 is the background, and `labels` are the `dominant_classes`.
         sha256: hash of pixels, labels, names, splits and masks; computed if empty.
         about: what was read and what was not, in one line; not part of the hash.
-
-    Raises:
-        ValueError: if shapes, types or label values are inconsistent.
     """
 
     source: str
@@ -70,34 +67,16 @@ class ImageSet:
     about: str = ""
 
     def __post_init__(self) -> None:
-        n = len(self.labels)
-        if self.images.ndim != 4 or self.images.dtype != np.uint8:
-            raise ValueError(
-                f"images are {self.images.dtype} {self.images.shape}, "
-                "expected uint8 [n, channels, H, W]"
-            )
-        expected: dict[str, type[np.generic]] = {"labels": np.int64, "origin": np.int8}
-        arrays: dict[str, NDArray[Any]] = {"labels": self.labels, "origin": self.origin}
-        if self.domains is not None:
-            expected["domains"], arrays["domains"] = np.int16, self.domains.ids
-        for name, array in arrays.items():
-            if array.shape != (len(self.images),) or array.dtype != expected[name]:
-                raise ValueError(
-                    f"{name} are {array.dtype} {array.shape}, "
-                    f"expected {np.dtype(expected[name])} ({len(self.images)},)"
-                )
-        if n and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
-            raise ValueError(
-                f"labels span {self.labels.min()}..{self.labels.max()}, "
-                f"but there are {len(self.class_names)} classes"
-            )
-        if self.masks is not None:
-            self._check_masks(self.masks)
-            arrays["masks"] = self.masks
-        for array in (self.images, *arrays.values()):
+        for array in self._arrays:
             array.flags.writeable = False
         if not self.sha256:
             object.__setattr__(self, "sha256", self._content())
+
+    @property
+    def _arrays(self) -> list[NDArray[Any]]:
+        domains = None if self.domains is None else self.domains.ids
+        arrays = (self.images, self.labels, self.origin, domains, self.masks)
+        return [array for array in arrays if array is not None]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,28 +87,12 @@ class ImageSet:
         _, channels, height, width = self.images.shape
         return channels, height, width
 
-    def _check_masks(self, masks: NDArray[np.uint8]) -> None:
-        n, _, height, width = self.images.shape
-        if masks.shape != (n, height, width) or masks.dtype != np.uint8:
-            raise ValueError(
-                f"masks are {masks.dtype} {masks.shape}, expected uint8 {(n, height, width)}"
-            )
-        # skipped with a hash: values were checked when it was computed, and pages stay unread
-        if not self.sha256 and masks.size and masks.max() >= len(self.class_names):
-            raise ValueError(
-                f"masks reach {masks.max()}, but there are {len(self.class_names)} classes"
-            )
-
     def _content(self) -> str:
         domain_names = None if self.domains is None else self.domains.names
         head = [self.images.shape, self.class_names, domain_names]
         digest = hashlib.sha256(json.dumps(head).encode())
-        for array in (self.images, self.labels, self.origin):
+        for array in self._arrays:
             digest.update(np.ascontiguousarray(array).data)
-        if self.domains is not None:
-            digest.update(np.ascontiguousarray(self.domains.ids).data)
-        if self.masks is not None:
-            digest.update(np.ascontiguousarray(self.masks).data)
         return digest.hexdigest()
 
 

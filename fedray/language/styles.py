@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError
 from fedray.config import Frozen, NoParams
+from fedray.data.configurable import Configurable
 from fedray.language.descriptions import (
     MOST_TEXTS,
     ClassDescriptions,
@@ -47,31 +47,18 @@ ENSEMBLE = (
 not list them."""
 
 
-@dataclass(frozen=True)
-class TextStyle(Generic[P]):
+class TextStyle(Configurable, Generic[P]):
     """Base of all text styles: templates around the class's name, or a field of descriptions.
 
     Subclasses are the entries of `styles`; the first line of a docstring describes the entry.
-
-    Attributes:
-        name: the style's name in `text.style`.
-        version: the version of the code; raised by a commit that changes its numbers.
-        Params: the type of its parameters.
-        paper: its source, or "-".
-        templates: the k templates, each with {label}, of a style without descriptions.
-        field: the field of a description file that fills {description}; "" without descriptions.
-        needs_descriptions: whether the style needs descriptions besides class names.
-        params: the parameters.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    Params: ClassVar[type[Frozen]] = NoParams
-    paper: ClassVar[str]
     templates: ClassVar[tuple[str, ...]] = ()
+    """The k templates, each with {label}, of a style without descriptions."""
     field: ClassVar[str] = ""
+    """The field of a description file that fills {description}; "" without descriptions."""
     needs_descriptions: ClassVar[bool] = False
-
+    """Whether the style needs descriptions besides class names."""
     params: P
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:

@@ -91,19 +91,3 @@ def test_decoded_images_go_to_the_mapped_file_and_not_through_memory(tmp_path):
     assert np.array_equal(images.images[70], np.asarray(resized).transpose(2, 0, 1))
     resized = grey.resize((256, 256), Image.Resampling.BILINEAR)
     assert (images.images[:70] == np.asarray(resized)).all()
-
-
-@pytest.mark.parametrize("source", ["image_folder", "domain_folder"])
-def test_a_changed_list_of_classes_is_read_again(tmp_path, caplog, source):
-    folder = tmp_path if source == "image_folder" else tmp_path / "photo"
-    for number, name in enumerate(("train/ant/0", "train/bee/0", "val/images/0", "val/images/1")):
-        path = folder / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (6, 6), (60 * number, 0, 0)).save(path)
-    labels = []
-    for classes in (("ant", "bee"), ("bee", "ant")):
-        lines = [f"{i}.png\t{name}\n" for i, name in enumerate(classes)]
-        (folder / "val/val_annotations.txt").write_text("".join(lines))
-        labels.append(load_images(source, tmp_path).labels.tolist())
-    assert labels == [[0, 1, 0, 1], [0, 1, 1, 0]]
-    assert "not read" not in caplog.text

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, NoParams
+from fedray.config import Frozen
+from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -249,27 +250,14 @@ class TokenEncoder(TextEncoder):
 P = TypeVar("P", bound=Frozen)
 
 
-@dataclass(frozen=True)
-class EncoderChoice(ABC, Generic[P]):
+class EncoderChoice(Configurable, ABC, Generic[P]):
     """A kind of text encoder with its parameters, before any weights are loaded.
 
     Subclasses are the entries of `encoders`; the first line of a docstring describes the entry.
-
-    Attributes:
-        name: the encoder's name in `text.encoder`.
-        version: the version of the code; raised by a commit that changes its numbers.
-        Params: the type of its parameters.
-        paper: its source, or "-".
-        cached: whether features are cached on disk; False if computing them is as fast.
-        params: the parameters.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    Params: ClassVar[type[Frozen]] = NoParams
-    paper: ClassVar[str] = "-"
     cached: ClassVar[bool] = True
-
+    """Whether features are cached on disk; False if computing them is as fast."""
     params: P
 
     @abstractmethod

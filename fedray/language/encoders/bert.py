@@ -62,12 +62,13 @@ class BertTextChoice(EncoderChoice[P]):
     @property
     def pooling(self) -> Pooling:
         """The output that represents a text: of the first position, or the mean over all."""
-        return "cls"
+        pooling: Pooling = getattr(self.params, "pooling", "cls")
+        return pooling
 
     @property
     def compat(self) -> bool:
         """True if the encoder computes as the official FedTSP code does, see `BertEncoder`."""
-        return False
+        return bool(getattr(self.params, "bert_compat", False))
 
     def identity(self) -> str:
         folder = self.folder()
@@ -138,14 +139,6 @@ class BertChoice(BertTextChoice[BertParams]):
         _check_sentence_encoder(folder, self.pooling)
         return folder
 
-    @property
-    def pooling(self) -> Pooling:
-        return self.params.pooling
-
-    @property
-    def compat(self) -> bool:
-        return self.params.bert_compat
-
 
 class MiniLmParams(Frozen):
     """How MiniLM's output is read."""
@@ -172,10 +165,6 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
                 "pip install 'fedray[text]'"
             ) from None
         return Path(get_model_path())
-
-    @property
-    def pooling(self) -> Pooling:
-        return self.params.pooling
 
 
 @encoders.add
