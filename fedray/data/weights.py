@@ -16,16 +16,17 @@ from fedray.config import Frozen, parse_yaml
 from fedray.data.origins import Origin
 
 _FILE = Path(__file__).with_suffix(".yaml")
-_TENSORS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+WEIGHTS = (
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
     "open_clip_pytorch_model.bin",
+    "model.safetensors",
+    "model-*.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model-*.bin",
 )
-"""Names of weight files in repositories of transformers and open_clip."""
+"""Names of weight files in folders of open_clip and transformers; the first that exists counts."""
+_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WORDS = ("tokenizer.json", "vocab.txt")
 """Names of the files with the words of a tokenizer of transformers."""
 
@@ -92,5 +93,5 @@ def is_cached(repo: str, file: str | None = None) -> bool:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    names = _TENSORS if file is None else (file,)
+    names = (*WEIGHTS, *_INDICES) if file is None else (file,)
     return any(isinstance(try_to_load_from_cache(repo, name), str) for name in names)

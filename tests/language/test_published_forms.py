@@ -119,12 +119,7 @@ CLIP_FORMS: dict[str, Callable[[Any, Path], dict[str, Any]]] = {
     "OpenAI's archive": archive,
     "OpenAI's state dict": openai_state,
     "folder, safetensors": lambda _, folder: {"path": str(folder)},
-    "folder, .bin": in_folder("open_clip_pytorch_model.bin"),
     "folder, pytorch_model.bin": in_folder("pytorch_model.bin"),
-    "file, safetensors": lambda _, folder: {
-        "path": str(folder / "open_clip_model.safetensors"),
-        "model": "tiny",
-    },
     "file, state dict": lambda model, folder: save_state(model, folder / "weights.pt"),
     "file, before torch 1.6": legacy,
     "checkpoint, state_dict": nested("state_dict", "module."),
@@ -273,13 +268,10 @@ def transformers_differences(options: Mapping[str, Any], model: Any, folder: Pat
     ("activation", "end", "eps"),
     [("quick_gelu", 2, 1e-5), ("gelu", 49407, 1e-5), ("gelu", 2, 1e-3)],
 )
-@pytest.mark.parametrize("form", ["safetensors", ".bin", "hub"])
+@pytest.mark.parametrize("form", ["safetensors", "hub"])
 def test_clip_of_transformers(save_clip_model, no_network, form, activation, end, eps):
     model, folder = save_clip_model(activation, end, eps)
     options = {"path": str(folder)}
-    if form == ".bin":
-        (folder / "model.safetensors").unlink()
-        torch.save(model.state_dict(), folder / "pytorch_model.bin")
     if form == "hub":
         in_hub_cache(no_network, "openai/clip-vit-base-patch16", folder)
         options = {"model": "hf-hub:openai/clip-vit-base-patch16"}
@@ -327,16 +319,7 @@ def of_2019(model: Any, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def sharded(model: Any, folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="16KB")
-    assert len(list(folder.glob("model-*.safetensors"))) > 1
-
-
 BERT_FORMS: dict[str, Callable[[Any, Path], None]] = {
-    "safetensors": lambda model, folder: None,
-    "shards": sharded,
-    ".bin": as_bin(),
     ".bin before torch 1.6": as_bin(_use_new_zipfile_serialization=False),
     "with a head": with_head,
     "gamma and beta": old_names,
@@ -344,39 +327,30 @@ BERT_FORMS: dict[str, Callable[[Any, Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("place", ["folder", "hub"])
 @pytest.mark.parametrize("form", BERT_FORMS)
-def test_bert(bert_folder, tmp_path, no_network, form, place):
+def test_bert(bert_folder, tmp_path, form):
     from transformers import BertModel, BertTokenizer
 
     model = BertModel.from_pretrained(bert_folder).eval()
     folder = shutil.copytree(bert_folder, tmp_path / "bert")
     BERT_FORMS[form](model, folder)
-    options = {"path": str(folder)}
-    if place == "hub":
-        in_hub_cache(no_network, "bert-base-uncased", folder)
-        options = {}
     tokens = BertTokenizer(vocab=str(bert_folder / "vocab.txt"))(
         TEXTS, padding=True, return_tensors="pt"
     )
     with torch.no_grad():
         expected = model(**tokens).last_hidden_state[:, 0]
-    found = choose("bert", **options).build().features(TEXTS)
+    found = choose("bert", path=str(folder)).build().features(TEXTS)
     report({"text": float((found - expected).abs().max())})
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_align(tmp_path, align_folder, suffix):
+def test_align(align_folder):
     from transformers import AlignModel, AutoTokenizer
 
     model = AlignModel.from_pretrained(align_folder).eval()
-    folder = shutil.copytree(align_folder, tmp_path / "align")
-    if suffix == "bin":
-        as_bin()(model, folder)
-    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    tokens = AutoTokenizer.from_pretrained(align_folder)(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = features_of(model.get_text_features(**tokens))
-    choice = choose("align", path=str(folder))
+    choice = choose("align", path=str(align_folder))
     found = choice.build().features(TEXTS)
     report({"text": float((found - expected).abs().max())})
     assert choice.width() == choice.build().dim == 10

@@ -375,7 +375,9 @@ def test_models_come_from_the_hub_once(
 ):
     folder, chosen = {"bert": (bert_folder, "a/b"), "openclip": (clip_folder, "hf-hub:a/b")}[name]
     with serving() as hub:
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(online, "ENDPOINT", hub.url)
+        monkeypatch.setattr(online, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
         hub.hub["a/b"] = {**files, "pytorch_model.bin": b"not needed"}
         found = choose(name, model=chosen).build().features(TEXTS)

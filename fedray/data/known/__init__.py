@@ -140,11 +140,6 @@ class Recognised(NamedTuple):
     data_set: KnownSet
     words: dict[str, str]
 
-    @property
-    def renamed(self) -> dict[str, str]:
-        """Return the names that texts would spell differently from their words."""
-        return {name: word for name, word in self.words.items() if _text(name) != _text(word)}
-
 
 def recognise(names: Sequence[str], domains: Collection[str] = ()) -> Recognised | None:
     """Return the known set that class names belong to; None if there is none.
@@ -210,7 +205,3 @@ _NUMBERED = re.compile(r"([a-z]{1,2}|class|label|category|cls)?\d+")
 def spellings() -> list[dict[str, str]]:
     """Return the spellings of all sets, of which the class names of decoded images depend."""
     return [_spellings(name) for name in known_sets()]
-
-
-def _text(name: str) -> str:
-    return " ".join(name.replace("_", " ").split())

@@ -135,7 +135,8 @@ class BertChoice(BertTextChoice[BertParams]):
     paper = "Devlin et al., BERT, NAACL 2019"
 
     def folder(self) -> Path:
-        folder = find_folder(KEY, self.params.path, self.params.model or "bert-base-uncased")
+        model = self.params.model or "bert-base-uncased"
+        folder = find_folder(KEY, self.params.path, model, words=True)
         _check_sentence_encoder(folder, self.pooling)
         return folder
 
@@ -178,7 +179,8 @@ class AlignChoice(BertTextChoice[HubParams]):
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
 
     def folder(self) -> Path:
-        return find_folder(KEY, self.params.path, self.params.model or "kakaobrain/align-base")
+        model = self.params.model or "kakaobrain/align-base"
+        return find_folder(KEY, self.params.path, model, words=True)
 
 
 class BertEncoder(TokenEncoder):

@@ -19,6 +19,7 @@ from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
 from fedray.language.encoders.weights import (
+    TOKENIZERS,
     check_vocabulary,
     digest,
     find_folder,
@@ -31,9 +32,8 @@ from fedray.language.encoders.weights import (
 )
 from fedray.storage.files import read_typed
 
-_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
 _TOKENIZER_FILES = (
-    *_TOKENIZERS,
+    *TOKENIZERS,
     "merges.txt",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -184,10 +184,10 @@ class WeightSource:
         if not name:
             return None
         if self.folder is not None and (
-            matches(self.folder, _TOKENIZERS) or self.model.startswith("local-dir:")
+            matches(self.folder, TOKENIZERS) or self.model.startswith("local-dir:")
         ):
             return self.folder
-        return hub_folder(self.key, name, weights=())
+        return hub_folder(self.key, name, model=False, words=True)
 
     @property
     def identity(self) -> str:

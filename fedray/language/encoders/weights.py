@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import filter as matching
 from functools import lru_cache
@@ -18,19 +18,12 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import UserError, one_line
+from fedray.data.weights import WEIGHTS
 
-WEIGHTS = (
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.safetensors",
-    "open_clip_pytorch_model.bin",
-    "model.safetensors",
-    "model-*.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model-*.bin",
-)
-"""Names of weight files in folders of open_clip and transformers; the first that exists counts."""
 TEXT_FILES = ("*.json", "*.txt", "*.model")
 """Names of the files that describe a model and its tokenizer."""
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
+"""Names of the files with the words of a tokenizer."""
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")  # DataParallel, torch.compile
 _MOST_SHOWN = 300
@@ -75,19 +68,23 @@ def _sha256(path: Path, size: int, modified: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_folder(key: str, path: str | None, repository: str) -> Path:
+def find_folder(key: str, path: str | None, repository: str, *, words: bool = False) -> Path:
     """Return the folder of a model with configuration and weights.
 
     Args:
         key: the experiment's key, for messages.
         path: a local folder, or None for the hub.
         repository: the name on the hub.
+        words: whether a folder of the hub needs a tokenizer, too.
 
     Raises:
         UserError: if the folder has no such files, or the hub does not give them.
     """
     # Links are not followed: files of the hub's cache are links to files without a suffix.
-    folder = hub_folder(key, repository) if path is None else Path(path).expanduser().absolute()
+    if path is None:
+        folder = hub_folder(key, repository, words=words)
+    else:
+        folder = Path(path).expanduser().absolute()
     if not _has_model(folder):
         raise UserError(
             f"{key}: {folder} lacks a configuration (config.json, open_clip_config.json) or "
@@ -96,7 +93,7 @@ def find_folder(key: str, path: str | None, repository: str) -> Path:
     return folder
 
 
-def hub_folder(key: str, repository: str, weights: Sequence[str] = WEIGHTS) -> Path:
+def hub_folder(key: str, repository: str, *, model: bool = True, words: bool = False) -> Path:
     """Return the folder with the files of a repository of the Hugging Face hub.
 
     Files in the local cache are used without asking the hub.
@@ -104,24 +101,28 @@ def hub_folder(key: str, repository: str, weights: Sequence[str] = WEIGHTS) -> P
     Args:
         key: the experiment's key, for messages.
         repository: OWNER/NAME.
-        weights: patterns of weight files, best first; empty if only a tokenizer is needed.
+        model: whether configuration and weights are needed.
+        words: whether a tokenizer is needed.
 
     Raises:
         UserError: if the files are not in the cache and the hub does not give them.
     """
-    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    api = HfApi(endpoint=constants.ENDPOINT)
     with reading(f"{key}: '{repository}' of the Hugging Face hub (or set {key}.path)"):
         try:
-            cached = snapshot_download(repository, local_files_only=True)
+            cached = api.snapshot_download(repository, local_files_only=True)
         except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
             cached = getattr(error, "snapshot_path", None) or ""
-        if cached and (not weights or _has_model(Path(cached))):
-            return Path(cached)
-        names = list_repo_files(repository)
-        best = next((pattern for pattern in weights if matching(names, pattern)), "")
-        return Path(snapshot_download(repository, allow_patterns=[*TEXT_FILES, best]))
+        folder = Path(cached)
+        has_words = not words or matches(folder, TOKENIZERS)
+        if cached and has_words and (not model or _has_model(folder)):
+            return folder
+        names = api.list_repo_files(repository)
+        best = next((name for name in WEIGHTS if model and matching(names, name)), "")
+        return Path(api.snapshot_download(repository, allow_patterns=[*TEXT_FILES, best]))
 
 
 def _has_model(folder: Path) -> bool:
