@@ -44,19 +44,6 @@ def test_masks_are_part_of_what_identifies_images():
     assert not made(other).masks.flags.writeable
 
 
-@pytest.mark.parametrize(
-    ("masks", "message"),
-    [
-        (np.zeros((2, 2, 3), np.uint8), r"masks are uint8 \(2, 2, 3\), expected uint8 \(2, 2, 2\)"),
-        (np.zeros((2, 2, 2), np.int64), "masks are int64"),
-        (np.full((2, 2, 2), 3, np.uint8), "masks reach 3, but there are 3 classes"),
-    ],
-)
-def test_masks_that_do_not_fit(masks, message):
-    with pytest.raises(ValueError, match=message):
-        made(masks)
-
-
 # --- shapes --------------------------------------------------------------------------------------
 
 
