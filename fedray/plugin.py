@@ -14,7 +14,7 @@ of one's own), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), 
 from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.base.errors import UserError
-from fedray.config import Frozen, InputFile, LossWeight
+from fedray.config import InputFile, LossWeight
 from fedray.core import (
     Algorithm,
     LocalTraining,
@@ -42,7 +42,7 @@ from fedray.storage.metric import Metric
 
 __all__ = [
     "Algorithm", "architecture", "Augmentation", "augmentations", "ContextClip", "EncoderChoice",
-    "encoders", "ExtraParameters", "FedAvg", "fit", "Frozen", "gift", "Group", "groups",
+    "encoders", "ExtraParameters", "FedAvg", "fit", "gift", "Group", "groups",
     "InputFile", "Listing", "LocalTraining", "LossWeight", "Measure", "method", "Metric", "metrics",
     "OfficialSplit", "Partition", "partitions", "Pixels", "PromptAveraging", "PromptedClip",
     "PromptMethod", "Requires", "Row", "Schedule", "schedules", "sent", "Source", "sources", "step",

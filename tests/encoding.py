@@ -13,7 +13,7 @@ from fedray.config import component
 from fedray.language.encoders import EncoderChoice, TokenEncoder
 
 
-def choose(name: str, **params: Any) -> EncoderChoice[Any]:
+def choose(name: str, **params: Any) -> EncoderChoice:
     """Return the choice of an encoder with these parameters."""
     return component("text encoder", name, key="text.encoder", **params).build()
 

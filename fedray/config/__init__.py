@@ -76,7 +76,6 @@ from fedray.config.schema import (
     Frozen,
     LearningRate,
     LossWeight,
-    NoParams,
     PathText,
     Seed,
     Temperature,

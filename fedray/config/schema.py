@@ -79,10 +79,6 @@ class Entry(Frozen):
     """Authors, venue and arXiv number; "-" if there is no paper."""
 
 
-class NoParams(Frozen):
-    """The parameters of an entry without parameters."""
-
-
 @dataclass(frozen=True)
 class Component:
     """An entry of a registry and its parameters.
@@ -98,10 +94,8 @@ class Component:
     params: Frozen
 
     def build(self) -> Any:
-        """Return what the entry makes of the parameters: a partition, a text encoder, ..."""
-        if isinstance(self.params, Entry):
-            return self.params
-        return registry(self.kind).get(self.name)(self.params)
+        """Return the entry with its parameters: a partition, a text encoder, ..."""
+        return self.params
 
     def tree(self) -> Tree:
         """Return the component as plain data: the name and all parameters."""
@@ -147,7 +141,7 @@ class Chosen:
             entry = registry(self.kind).get(name)
         except UserError as error:
             raise ValueError(str(error)) from None
-        model: type[Frozen] = parameters_of(entry) or NoParams
+        model: type[Frozen] = parameters_of(entry)
         params = {key: value for key, value in tree.items() if key != "name"}
         try:
             return Component(self.kind, entry.name, _strictly(model, params))
@@ -178,7 +172,7 @@ def component(kind: str, name: str, *, key: str = "", **params: Any) -> Componen
     try:
         return read.validate_python(value)
     except ValidationError as error:
-        raise UserError(mistakes(NoParams, value, error, key or kind)) from None
+        raise UserError(mistakes(Frozen, value, error, key or kind)) from None
 
 
 def validate(model: type[M], tree: Any, prefix: str = "") -> M:

@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
-from fedray.config import Frozen
-from fedray.data.configurable import Configurable
+from fedray.config import Entry
 from fedray.registry import Registry
 
 
-class Augmentation(Configurable, ABC):
-    """A random change of training images, drawn for every batch; built from typed parameters."""
+class Augmentation(Entry, ABC):
+    """A random change of training images, drawn for every batch."""
 
     is_identity: ClassVar[bool] = False
     """Whether images stay unchanged, so that frozen features of them can be cached."""
@@ -62,7 +61,7 @@ class GeometricAugmentation(Augmentation):
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the shifts of rows and columns, then the flips, then the angles."""
         count, channels, height, width = images.shape
-        padding, angle = (getattr(self.params, key, None) for key in ("padding", "max_angle"))
+        padding, angle = (getattr(self, key, None) for key in ("padding", "max_angle"))
         shift = torch.zeros(2, count, 1, dtype=torch.int64)
         if padding is not None:
             shift = torch.randint(-padding, padding + 1, shift.shape, generator=generator)
@@ -82,13 +81,6 @@ class GeometricAugmentation(Augmentation):
         return moved.masked_fill_(~inside.unsqueeze(1), 0)
 
 
-class FlipCropParams(Frozen):
-    """Parameters of `flip_crop`."""
-
-    padding: int = Field(4, ge=0, le=512)
-    """Black pixels added on every side before the crop; 0: flips only."""
-
-
 @augmentations.add
 class FlipCrop(GeometricAugmentation):
     """Pad, crop back at a random position, and flip left to right with probability 1/2.
@@ -99,14 +91,9 @@ class FlipCrop(GeometricAugmentation):
 
     name = "flip_crop"
     paper = "He et al., CVPR 2016"
-    Params = FlipCropParams
 
-
-class FlipRotateParams(Frozen):
-    """Parameters of `flip_rotate`."""
-
-    max_angle: float = Field(30.0, ge=0, le=180)
-    """Degrees; the angle is uniform between minus and plus this."""
+    padding: int = Field(4, ge=0, le=512)
+    """Black pixels added on every side before the crop; 0: flips only."""
 
 
 @augmentations.add
@@ -118,18 +105,13 @@ class FlipRotate(GeometricAugmentation):
 
     name = "flip_rotate"
     paper = "Yan et al., FedGLCL, ICLR 2025"
-    Params = FlipRotateParams
 
-
-class CropFlipRotateParams(FlipCropParams):
-    """Parameters of `crop_flip_rotate`."""
-
-    max_angle: float = Field(15.0, ge=0, le=180)
+    max_angle: float = Field(30.0, ge=0, le=180)
     """Degrees; the angle is uniform between minus and plus this."""
 
 
 @augmentations.add
-class CropFlipRotate(GeometricAugmentation):
+class CropFlipRotate(FlipCrop):
     """Pad and crop back at random, flip left to right with probability 1/2, and rotate a little.
 
     MOON's augmentation of CIFAR-100 (official code: 4 pixels, 15 degrees). FedGLCL's CIFAR-100
@@ -139,7 +121,9 @@ class CropFlipRotate(GeometricAugmentation):
 
     name = "crop_flip_rotate"
     paper = "Li et al., MOON, CVPR 2021, official code"
-    Params = CropFlipRotateParams
+
+    max_angle: float = Field(15.0, ge=0, le=180)
+    """Degrees; the angle is uniform between minus and plus this."""
 
 
 def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -163,28 +147,6 @@ def _compose(before: Tensor, places: Tensor) -> Tensor:
     return torch.where(inside, source.view(places.shape), -1)
 
 
-class ResizedCropParams(Frozen):
-    """Parameters of `resized_crop`; the defaults are torchvision's."""
-
-    scale_min: float = Field(0.08, gt=0, le=1)
-    """Smallest area of a crop, as a share of the image's area."""
-    scale_max: float = Field(1.0, gt=0, le=1)
-    """Largest area of a crop, as a share of the image's area."""
-    ratio_max: float = Field(4 / 3, ge=1, le=100)
-    """Largest ratio of width to height of a crop; the smallest is its inverse."""
-    flip: StrictBool = True
-    """Whether crops are flipped left to right with probability 1/2."""
-
-    @model_validator(mode="after")
-    def _some_share(self) -> ResizedCropParams:
-        if self.scale_min > self.scale_max:
-            raise ValueError(
-                f"scale_min={self.scale_min:g} is above scale_max={self.scale_max:g}; lower "
-                "data.augment.scale_min"
-            )
-        return self
-
-
 @augmentations.add
 class ResizedCrop(Augmentation):
     """A random crop of the image, resized bicubically to its size, and flipped half the time.
@@ -200,8 +162,24 @@ class ResizedCrop(Augmentation):
 
     name = "resized_crop"
     paper = "Szegedy et al., CVPR 2015; Zhou et al., CoOp, IJCV 2022"
-    Params = ResizedCropParams
-    params: ResizedCropParams
+
+    scale_min: float = Field(0.08, gt=0, le=1)
+    """Smallest area of a crop, as a share of the image's area."""
+    scale_max: float = Field(1.0, gt=0, le=1)
+    """Largest area of a crop, as a share of the image's area."""
+    ratio_max: float = Field(4 / 3, ge=1, le=100)
+    """Largest ratio of width to height of a crop; the smallest is its inverse."""
+    flip: StrictBool = True
+    """Whether crops are flipped left to right with probability 1/2."""
+
+    @model_validator(mode="after")
+    def _some_share(self) -> ResizedCrop:
+        if self.scale_min > self.scale_max:
+            raise ValueError(
+                f"scale_min={self.scale_min:g} is above scale_max={self.scale_max:g}; lower "
+                "data.augment.scale_min"
+            )
+        return self
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a box and a flip for each image, and resize the box's content."""
@@ -212,7 +190,7 @@ class ResizedCrop(Augmentation):
         for image, (y, x, rows, columns), flip in zip(images, boxes, flips, strict=True):
             crop = image[None, :, y : y + rows, x : x + columns].float()
             view = F.interpolate(crop, (height, width), mode="bicubic", antialias=True)
-            views.append(view.flip(3) if flip and self.params.flip else view)
+            views.append(view.flip(3) if flip and self.flip else view)
         return torch.cat(views).round_().clamp_(0, 255).to(torch.uint8) if views else images
 
     def boxes(self, count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
@@ -221,7 +199,7 @@ class ResizedCrop(Augmentation):
         Takes the first of ten tries that fits; if none fits, the largest centred box with an
         allowed ratio.
         """
-        params, tries = self.params, 10
+        params, tries = self, 10
         share, shape, down, right = torch.rand(4, count, tries, generator=generator)
         area = (params.scale_min + (params.scale_max - params.scale_min) * share) * height * width
         ratio = ((2 * shape - 1) * math.log(params.ratio_max)).exp()
@@ -236,6 +214,6 @@ class ResizedCrop(Augmentation):
 
     def _middle(self, height: int, width: int) -> Tensor:
         """Return the largest centred box with an allowed ratio, int64 [4]."""
-        most = self.params.ratio_max
+        most = self.ratio_max
         rows, columns = min(height, round(width * most)), min(width, round(height * most))
         return torch.tensor([(height - rows) // 2, (width - columns) // 2, rows, columns])

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.base.errors import UserError
-from fedray.config import Chosen, Component, DataConfig, Frozen, default_entry
-from fedray.data.configurable import Configurable
+from fedray.config import Chosen, Component, DataConfig, Entry, Frozen, default_entry
 from fedray.data.federated import FederatedData, StreamFor, federate
 from fedray.data.imageset import ImageSet
 from fedray.data.partitions import AnyPartition, Indices, Partition
@@ -32,8 +31,8 @@ class Phase(NamedTuple):
     partition: AnyPartition
 
 
-class Evolution(Configurable, ABC):
-    """A change of the clients' data; built from its typed parameters, `data.evolution.*`."""
+class Evolution(Entry, ABC):
+    """A change of the clients' data; its typed parameters are the keys `data.evolution.*`."""
 
     @property
     def keeps_tests(self) -> bool:
@@ -41,7 +40,7 @@ class Evolution(Configurable, ABC):
         return True
 
     @abstractmethod
-    def phases(self) -> Sequence[Phase]:
+    def later(self) -> Sequence[Phase]:
         """Return the phases after the first partition, ordered by round."""
 
 
@@ -54,7 +53,7 @@ class NoEvolution(Evolution):
 
     name = "none"
 
-    def phases(self) -> Sequence[Phase]:
+    def later(self) -> Sequence[Phase]:
         return ()
 
 
@@ -69,8 +68,15 @@ class PhaseParams(Frozen):
     """The partition of the phase: name and parameters, as in `data.partition`."""
 
 
-class RepartitionParams(Frozen):
-    """Parameters of `repartition`."""
+@evolutions.add
+class Repartition(Evolution):
+    """From given rounds on, all images are partitioned again; models and server state continue.
+
+    FedTSP's evolving data (supplementary H.1): Dir(0.1) for 100 rounds, then Dir(0.5).
+    """
+
+    name = "repartition"
+    paper = "Wu et al., FedTSP, CVPR 2026, supplementary H.1"
 
     phases: tuple[PhaseParams, ...] = Field((), max_length=1000)
     """The later phases, each with its first round and its partition, ordered by round."""
@@ -80,7 +86,7 @@ class RepartitionParams(Frozen):
     images that they, or other clients' models, were trained on."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> RepartitionParams:
+    def _in_order(self) -> Repartition:
         if not self.phases:
             raise ValueError(
                 "has no phases; give at least one, for example "
@@ -94,25 +100,12 @@ class RepartitionParams(Frozen):
                 )
         return self
 
-
-@evolutions.add
-class Repartition(Evolution):
-    """From given rounds on, all images are partitioned again; models and server state continue.
-
-    FedTSP's evolving data (supplementary H.1): Dir(0.1) for 100 rounds, then Dir(0.5).
-    """
-
-    name = "repartition"
-    paper = "Wu et al., FedTSP, CVPR 2026, supplementary H.1"
-    Params = RepartitionParams
-    params: RepartitionParams
-
     @property
     def keeps_tests(self) -> bool:
-        return self.params.tests == "kept"
+        return self.tests == "kept"
 
-    def phases(self) -> Sequence[Phase]:
-        return [Phase(phase.round, phase.partition.build()) for phase in self.params.phases]
+    def later(self) -> Sequence[Phase]:
+        return [Phase(phase.round, phase.partition.build()) for phase in self.phases]
 
 
 REDRAWN = ("partition", "split", "validation")
@@ -132,7 +125,7 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
     """
     evolution: Evolution = keys.evolution.build()
     partition: AnyPartition = keys.partition.build()
-    phases = [*evolution.phases()]
+    phases = [*evolution.later()]
     if phases and evolution.keeps_tests:
         _check_kinds([partition, *(phase.partition for phase in phases)])
     first = _validated(images, partition, keys, rng_for)

@@ -23,7 +23,7 @@ from fedray.data.partitions import (
     Pools,
     more_per_client,
 )
-from fedray.data.public import PublicData, PublicSet
+from fedray.data.public import LabelledData, PublicData, PublicSet
 
 SPLITS = ("train", "test", "validation")
 """The names of a client's splits in run.json."""
@@ -302,7 +302,8 @@ def federate(
     if keys.every_domain:
         data = with_every_domain(data, tested)
     if len(public):
-        data = replace(data, public=PublicSet(images, public, choice.params.labelled))
+        assert isinstance(choice, LabelledData)
+        data = replace(data, public=PublicSet(images, public, choice.labelled))
     return data
 
 

@@ -10,14 +10,20 @@ import re
 from abc import ABC
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
-from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, NoParams, default_entry
-from fedray.data.configurable import Configurable
+from fedray.config import (
+    Chosen,
+    Component,
+    DataConfig,
+    Entry,
+    InputFile,
+    default_entry,
+)
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
@@ -46,18 +52,8 @@ class PublicSet:
         return self.images.labels if self.is_labelled else unlabelled
 
 
-class PublicParams(Frozen):
-    """Parameters of all public images."""
-
-    labelled: StrictBool = True
-    """Whether methods may read the labels; false: every label is -1."""
-
-
-class PublicData(Configurable, ABC):
-    """The choice of public images; built from its typed parameters, `data.public.*`."""
-
-    Params: ClassVar[type[Frozen]] = PublicParams
-    params: PublicParams
+class PublicData(Entry, ABC):
+    """The choice of public images; its typed parameters are the keys `data.public.*`."""
 
     def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
         """Return the positions that clients give up, sorted, of their training images `pool`."""
@@ -84,27 +80,27 @@ class NoPublicData(PublicData):
     """No public images."""
 
     name = "none"
-    Params = NoParams
 
 
-class PublicShareParams(PublicParams):
-    """Parameters of `share`."""
+class LabelledData(PublicData):
+    """Public images whose labels may be hidden."""
+
+    labelled: StrictBool = True
+    """Whether methods may read the labels; false: every label is -1."""
+
+
+@publics.add
+class PublicShare(LabelledData):
+    """A random share of the training images, which clients then lack, in every phase the same."""
+
+    name = "share"
 
     fraction: float = Field(0.1, gt=0, lt=1)
     """Share of the training images that is public; drawn before `data.imbalance` and
     `data.shots`."""
 
-
-@publics.add
-class PublicShare(PublicData):
-    """A random share of the training images, which clients then lack, in every phase the same."""
-
-    name = "share"
-    Params = PublicShareParams
-    params: PublicShareParams
-
     def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
-        fraction, n = self.params.fraction, len(pool)
+        fraction, n = self.fraction, len(pool)
         count = round(fraction * n)
         if not 0 < count < n:
             raise UserError(
@@ -115,8 +111,11 @@ class PublicShare(PublicData):
         return np.sort(rng.permutation(pool)[:count])
 
 
-class OtherSourceParams(PublicParams):
-    """Parameters of `source`."""
+@publics.add
+class OtherSource(LabelledData):
+    """The training images of another source; labelled only if it has the clients' classes."""
+
+    name = "source"
 
     source: Annotated[Component, Chosen("data source")] = default_entry("digits")
     """The data source, as in `data.source`; its images are scaled to those of the clients."""
@@ -125,19 +124,10 @@ class OtherSourceParams(PublicParams):
     samples: int | None = Field(None, ge=1, le=1_000_000_000)
     """Size of a random subset of its training images to use; None uses all."""
 
-
-@publics.add
-class OtherSource(PublicData):
-    """The training images of another source; labelled only if it has the clients' classes."""
-
-    name = "source"
-    Params = OtherSourceParams
-    params: OtherSourceParams
-
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
     ) -> PublicSet | None:
-        p, (channels, height, _) = self.params, images.shape
+        p, (channels, height, _) = self, images.shape
         key, size = f"data.public.source={p.source.name}", keys.image_size or height
         classes = keys.classes if p.labelled else None
         options = ReadOptions(size, channels, keys.resize, classes)

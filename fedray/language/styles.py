@@ -8,13 +8,12 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, NoParams
-from fedray.data.configurable import Configurable
+from fedray.config import Entry
 from fedray.language.descriptions import (
     MOST_TEXTS,
     ClassDescriptions,
@@ -24,8 +23,6 @@ from fedray.language.descriptions import (
     shipped_names,
 )
 from fedray.registry import Registry
-
-P = TypeVar("P", bound=Frozen)
 
 DESCRIPTION = "A photo of a {label}: {description}"
 """Eq. (3) of FedTSP, with the article of the official code."""
@@ -47,7 +44,7 @@ ENSEMBLE = (
 not list them."""
 
 
-class TextStyle(Configurable, Generic[P]):
+class TextStyle(Entry):
     """Base of all text styles: templates around the class's name, or a field of descriptions.
 
     Subclasses are the entries of `styles`; the first line of a docstring describes the entry.
@@ -59,7 +56,6 @@ class TextStyle(Configurable, Generic[P]):
     """The field of a description file that fills {description}; "" without descriptions."""
     needs_descriptions: ClassVar[bool] = False
     """Whether the style needs descriptions besides class names."""
-    params: P
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
         """Return the descriptions of a class that the style uses; empty if there are none."""
@@ -106,11 +102,11 @@ class TextStyle(Configurable, Generic[P]):
         return [template.format(label=entry.label, description=text) for text in selected]
 
 
-styles: Registry[type[TextStyle[Any]]] = Registry("text style", "fedray.language.styles")
+styles: Registry[type[TextStyle]] = Registry("text style", "fedray.language.styles")
 
 
 def class_texts(
-    style: TextStyle[Any],
+    style: TextStyle,
     class_names: Sequence[str],
     descriptions: str | None = None,
     template: str = DESCRIPTION,
@@ -131,28 +127,23 @@ def class_texts(
     return style.texts(load_descriptions(descriptions, class_names), class_names, template)
 
 
-class FineParams(Frozen):
-    """Parameters of `fine`."""
-
-    count: int | None = Field(None, ge=1, le=MOST_TEXTS)
-    """k, the number of sentences to use per class, the first ones; None: all (FedTSP: 3)."""
-
-
 @styles.add
-class Fine(TextStyle[FineParams]):
+class Fine(TextStyle):
     """Sentences about a class's appearance, one per text (k = 3)."""
 
     name, paper, field = "fine", "FedTSP, Eq. (3)", "Fine-grained Descriptions"
     needs_descriptions = True
-    Params = FineParams
+
+    count: int | None = Field(None, ge=1, le=MOST_TEXTS)
+    """k, the number of sentences to use per class, the first ones; None: all (FedTSP: 3)."""
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        count = self.params.count or len(entry.fine)
+        count = self.count or len(entry.fine)
         return entry.fine[:count] if len(entry.fine) >= count else ()
 
 
 @styles.add
-class Short(TextStyle[NoParams]):
+class Short(TextStyle):
     """One phrase about a class's appearance."""
 
     name, paper, field = "short", "FedTSP, Fig. 5", "Short Description"
@@ -160,7 +151,7 @@ class Short(TextStyle[NoParams]):
 
 
 @styles.add
-class Long(TextStyle[NoParams]):
+class Long(TextStyle):
     """A paragraph about a class's appearance."""
 
     name, paper, field = "long", "FedTSP, Fig. 5", "Long Description"
@@ -168,7 +159,7 @@ class Long(TextStyle[NoParams]):
 
 
 @styles.add
-class Handcrafted(TextStyle[NoParams]):
+class Handcrafted(TextStyle):
     """The text "A photo of a {label}.", without a description."""
 
     name, paper = "handcrafted", "FedTSP, Table 4 and Fig. 5"
@@ -176,21 +167,21 @@ class Handcrafted(TextStyle[NoParams]):
 
 
 @styles.add
-class Plain(TextStyle[NoParams]):
+class Plain(TextStyle):
     """The text "a photo of a {label}", in lower case and without a full stop."""
 
     name, paper, templates = "plain", "FedGLCL, official code", ("a photo of a {label}",)
 
 
 @styles.add
-class Ensemble(TextStyle[NoParams]):
+class Ensemble(TextStyle):
     """CLIP's 80 templates and five more around the class's name, averaged (k = 85)."""
 
     name, paper, templates = "ensemble", "FedGLCL, Table 9", ENSEMBLE
 
 
 @styles.add
-class Name(TextStyle[NoParams]):
+class Name(TextStyle):
     """The class's name alone."""
 
     name, paper, templates = "name", "FedGLCL, Table 9", ("{label}",)

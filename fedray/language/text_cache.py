@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from fedray.storage.cache import Arrays, content_key, kept_arrays
 _PACKAGES = ("transformers", "tokenizers", "open_clip_torch")
 
 
-def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
+def cached_text_embeddings(choice: EncoderChoice, texts: Sequence[str]) -> Tensor:
     """Return features [T, d] of texts without prompts, on the CPU, not normalised.
 
     The cache key consists of the encoder's identity (a hash of its weights), the texts in their
@@ -48,7 +47,7 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
     return torch.from_numpy(np.array(kept.arrays["features"]))
 
 
-def _features(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
+def _features(choice: EncoderChoice, texts: Sequence[str]) -> Tensor:
     """Return an encoder's features as float32 on the CPU, whatever kind of array it returns.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +35,7 @@ class TextTower:
 
     def __init__(
         self,
-        choice: EncoderChoice[Any],
+        choice: EncoderChoice,
         texts: Sequence[Sequence[str]],
         device: torch.device,
         *,

@@ -271,7 +271,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
     insists, half = keys.names is not None, keys.precision == "bfloat16"
     options = len(texts), flat_texts, insists, half
-    content = (choice.name, repr(choice.params), choice.identity(), *options)
+    content = (choice.name, repr(choice), choice.identity(), *options)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
     return shared.get(
         "text",

@@ -111,7 +111,7 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
     if model.feature_dim is not None:
         return model.feature_dim
     if requires.text:
-        choice: EncoderChoice[Any] = experiment.text.encoder.build()
+        choice: EncoderChoice = experiment.text.encoder.build()
         width = choice.width()
         return choice.build().dim if width is None else width
     if requires.prompts:

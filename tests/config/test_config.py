@@ -351,7 +351,7 @@ def is_typed(node: ast.AST) -> bool:
     if not isinstance(node, ast.ClassDef):
         return False
     is_method = any("method(" in ast.unparse(decorator) for decorator in node.decorator_list)
-    ends = ("Frozen", "HyperParameters", "Params", "Config", "Training", "Averaging", "Learning")
+    ends = ("Frozen", "Entry", "HyperParameters", "Config", "Training", "Averaging", "Learning")
     return is_method or any(ast.unparse(base).endswith(ends) for base in node.bases)
 
 

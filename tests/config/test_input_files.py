@@ -47,21 +47,16 @@ class Tabled(FedAvg):
     """Parameters of several parts."""
 
 
-class Owners(Frozen):
-    """The owners' file."""
-
-    table: InputFile = "one.txt"
-    """Owners."""
-
-
 @partitions.add
 class FromFile(Partition):
     """The owners of a file."""
 
-    name, paper, Params = "from_file", "-", Owners
+    name = "from_file"
+    table: InputFile = "one.txt"
+    """Owners."""
 
     def split(self, annotations, clients, rng):
-        step = int(Path(self.params.table).read_text())
+        step = int(Path(self.table).read_text())
         owners = np.arange(len(annotations.labels)) // step % clients
         return [np.flatnonzero(owners == client) for client in range(clients)]
 
@@ -70,7 +65,9 @@ class FromFile(Partition):
 class Toned(Source):
     """Images as bright as a file says."""
 
-    name, Params = "toned", Owners
+    name = "toned"
+    table: InputFile = "one.txt"
+    """Tone."""
 
     def find_root(self, root, *, download):
         return Path(__file__).parent
@@ -79,7 +76,7 @@ class Toned(Source):
         return []
 
     def listing(self, root, options):
-        tone = int(Path(self.params.table).read_text())
+        tone = int(Path(self.table).read_text())
         rows = [Row(np.full((8, 8), tone + i % 2, np.uint8), i % 2) for i in range(40)]
         return Listing(("a", "b"), rows)
 '''

@@ -14,7 +14,7 @@ from fedray.core import ClientState, LocalContext
 from fedray.data import ImageSet, federate
 from fedray.data.federated import base_classes, few_shots
 from fedray.data.partitions import Annotations
-from fedray.data.partitions.classes import ClassChunks, ClassChunksParams
+from fedray.data.partitions.classes import ClassChunks
 from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.splits import split_names, splits_of
 from fedray.evaluation.testing import counts_of
@@ -61,7 +61,7 @@ def test_all_seeds_share_one_assignment_of_classes():
         ClassChunks().split(Annotations(labels), 5, np.random.default_rng(seed)) for seed in (0, 1)
     )
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
-    other = ClassChunks(ClassChunksParams(class_seed=1)).split(Annotations(labels), 5, None)
+    other = ClassChunks(class_seed=1).split(Annotations(labels), 5, None)
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))
 
 

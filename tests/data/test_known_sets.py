@@ -186,7 +186,7 @@ def test_a_description_is_complete(name):
 def test_classes_stand_in_one_place():
     """Lists of names and the descriptions of classes are the same files."""
     assert load_names("office_caltech10") == known("office_caltech10").classes
-    (text,) = Plain(Plain.Params()).texts(None, load_names("office_caltech10"))[5]
+    (text,) = Plain().texts(None, load_names("office_caltech10"))[5]
     assert text == "a photo of a laptop computer"
 
 

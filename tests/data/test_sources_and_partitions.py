@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, component
+from fedray.config import component
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as module
 from fedray.data.augment import augmentations
@@ -32,17 +32,9 @@ ENTRIES = [
 def test_an_entry_is_made_from_its_parameters_and_equal_by_value(kind, key, entry):
     made = component(kind, entry.name).build()
     assert type(made) is entry
-    assert made == entry() == entry(entry.Params())
+    assert made == entry()
     assert hash(made) == hash(entry())
     assert made not in [other() for other in REGISTRIES[kind][1].entries() if other is not entry]
-    assert type(made.params) is entry.Params
-
-
-class ConstantParams(Frozen):
-    """Parameters of a source that a user wrote."""
-
-    value: int = Field(7, ge=0, le=255)
-    """Of every pixel."""
 
 
 @pytest.fixture
@@ -53,15 +45,15 @@ def constant(monkeypatch):
         """Images of one grey value."""
 
         name = "constant"
-        Params = ConstantParams
-        params: ConstantParams
+        value: int = Field(7, ge=0, le=255)
+        """Of every pixel."""
 
         def files(self, root: Path, options: ReadOptions) -> list[Path]:
             return [root / "labels.txt"]
 
         def listing(self, root: Path, options: ReadOptions) -> Listing:
             labels = map(int, (root / "labels.txt").read_text().split())
-            image = np.full((2, 2), self.params.value, np.uint8)
+            image = np.full((2, 2), self.value, np.uint8)
             return Listing(("a", "b"), [Row(image, label) for label in labels])
 
     monkeypatch.setitem(sources._entries, "constant", Constant)

@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, NoParams, component
+from fedray.config import component
 from fedray.language.descriptions import Descriptions, display_name
 from fedray.language.encoders import encoders
-from fedray.language.styles import TextStyle, class_texts, styles
+from fedray.language.styles import Short, TextStyle, class_texts, styles
 from fedray.language.text_cache import cached_text_embeddings
 
 
@@ -54,22 +54,16 @@ def test_only_what_is_worth_it_is_cached(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-class RepeatParams(Frozen):
-    times: int = 2
-
-
-class Repeat(TextStyle[RepeatParams]):
+class Repeat(TextStyle):
     """The class's name, several times."""
 
     name: ClassVar[str] = "repeat"
-    Params = RepeatParams
-    paper = "-"
-    needs_descriptions = False
+    times: int = 2
 
     def texts(
         self, descriptions: Descriptions | None, class_names: list[str], template: str = ""
     ) -> list[list[str]]:
-        return [[" ".join([display_name(name)] * self.params.times)] for name in class_names]
+        return [[" ".join([display_name(name)] * self.times)] for name in class_names]
 
 
 def test_a_style_may_have_parameters(monkeypatch):
@@ -77,4 +71,4 @@ def test_a_style_may_have_parameters(monkeypatch):
     styles.add(Repeat)
     style = component("text style", "repeat", times=3).build()
     assert class_texts(style, ["ice_cream"]) == [["ice cream ice cream ice cream"]]
-    assert component("text style", "short").build().params == NoParams()
+    assert component("text style", "short").build() == Short()

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import UserError
-from fedray.config import Component
-from fedray.data.configurable import Configurable
+from fedray.config import Component, Entry
 from fedray.data.imageset import Domains
 from fedray.registry import Registry
 
@@ -34,14 +33,11 @@ class Annotations(NamedTuple):
     domains: Domains | None = None
 
 
-class Partition(Configurable, ABC):
+class Partition(Entry, ABC):
     """Assigns images to one client each; a subclass defines `name`, `paper` and `split`.
 
-    Built from its typed parameters (`Params`), the keys `data.partition.*`.
+    Its typed parameters are the keys `data.partition.*`.
     """
-
-    paper: ClassVar[str]
-    """The paper that defines it, in a few words; "-" if there is none."""
 
     @abstractmethod
     def split(
@@ -86,15 +82,12 @@ class ClientSplits(NamedTuple):
     test: list[Indices]
 
 
-class FewShotProtocol(Configurable, ABC):
+class FewShotProtocol(Entry, ABC):
     """Draws few images for each client; a subclass defines `name`, `paper` and `splits`.
 
-    Built from its typed parameters (`Params`), the keys `data.partition.*`. A client's three splits
-    share no image; two clients may have the same image.
+    Its typed parameters are the keys `data.partition.*`. A client's three splits share no image;
+    two clients may have the same image.
     """
-
-    paper: ClassVar[str]
-    """The paper that defines it, in a few words."""
 
     @abstractmethod
     def splits(
@@ -121,7 +114,7 @@ partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.pa
 
 def more_per_client(partition: AnyPartition) -> str:
     """Return how to give every client more images; names only keys that the partition has."""
-    has_minimum = "min_samples" in type(partition.params).model_fields
+    has_minimum = "min_samples" in type(partition).model_fields
     return "lower data.clients" + (" or raise data.partition.min_samples" if has_minimum else "")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StrictBool, model_validator
 
 from fedray.base.errors import UserError
-from fedray.config import Chosen, Component, Frozen, Seed, default_entry
+from fedray.config import Chosen, Component, Seed, default_entry
 from fedray.data.imageset import Domains
 from fedray.data.partitions import (
     Annotations,
@@ -47,13 +47,6 @@ class Iid(Partition):
         return collect(owner, clients)
 
 
-class ShardsParams(Frozen):
-    """Parameters of `shards`."""
-
-    shards_per_client: int = Field(2, ge=1, le=10**6)
-    """S: number of shards per client; a shard usually has one or two classes."""
-
-
 @partitions.add
 class Shards(Partition):
     """Label skew: images sorted by label are cut into N*S shards; each client gets S at random.
@@ -65,13 +58,14 @@ class Shards(Partition):
 
     name = "shards"
     paper = "McMahan et al., AISTATS 2017"
-    Params = ShardsParams
-    params: ShardsParams
+
+    shards_per_client: int = Field(2, ge=1, le=10**6)
+    """S: number of shards per client; a shard usually has one or two classes."""
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        labels, params = annotations.labels, self.params
+        labels, params = annotations.labels, self
         n, shards = len(labels), clients * params.shards_per_client
         if shards > n:
             raise UserError(
@@ -87,16 +81,6 @@ class Shards(Partition):
         owner = np.empty(n, np.int64)
         owner[order] = np.repeat(holder, sizes)
         return collect(owner, clients)
-
-
-class ClassesParams(Frozen):
-    """Parameters of `classes`."""
-
-    classes_per_client: int = Field(2, ge=1, le=10**6)
-    """k: the number of classes that every client holds."""
-    equal_sizes: StrictBool = False
-    """Whether all clients hold equally many images, and all classes are drawn at random, with as
-    equal numbers of holders as possible. FedGLCL, appendix C.1: true."""
 
 
 @partitions.add
@@ -116,24 +100,28 @@ class ClassesPerClient(Partition):
 
     name = "classes"
     paper = "Li et al., ICDE 2022"
-    Params = ClassesParams
-    params: ClassesParams
+
+    classes_per_client: int = Field(2, ge=1, le=10**6)
+    """k: the number of classes that every client holds."""
+    equal_sizes: StrictBool = False
+    """Whether all clients hold equally many images, and all classes are drawn at random, with as
+    equal numbers of holders as possible. FedGLCL, appendix C.1: true."""
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
         labels = annotations.labels
         classes, totals = class_totals(labels)
-        draw = _even_holders if self.params.equal_sizes else _holders
-        _check_enough(len(totals), clients, self.params.classes_per_client)
-        holds = draw(len(totals), clients, self.params.classes_per_client, rng)
+        draw = _even_holders if self.equal_sizes else _holders
+        _check_enough(len(totals), clients, self.classes_per_client)
+        holds = draw(len(totals), clients, self.classes_per_client, rng)
         _check_totals(np.unique(labels), totals, holds.sum(0))
         counts = np.zeros(holds.shape, np.int64)
         for c, total in enumerate(totals):
             holders = np.flatnonzero(holds[:, c])
             counts[holders, c] = total // len(holders)
             counts[holders[: total % len(holders)], c] += 1
-        if self.params.equal_sizes:
+        if self.equal_sizes:
             _equalise(counts)
             used, size = int(counts.sum()), int(counts[0].sum())
             if used < len(labels):
@@ -208,14 +196,6 @@ def _check_totals(labels: Indices, totals: Indices, holders: Indices) -> None:
             )
 
 
-class ClassChunksParams(Frozen):
-    """Parameters of `class_chunks`."""
-
-    class_seed: Seed = 2023
-    """Seed of the shuffled class order; independent of the experiment's seed, as in the official
-    code (with another generator), so that all seeds share one assignment."""
-
-
 @partitions.add
 class ClassChunks(Partition):
     """Label skew: shuffled classes are cut into chunks of round(m/N); the last client has the rest.
@@ -226,8 +206,10 @@ class ClassChunks(Partition):
 
     name = "class_chunks"
     paper = "Bo et al., FedMGP, NeurIPS 2025"
-    Params = ClassChunksParams
-    params: ClassChunksParams
+
+    class_seed: Seed = 2023
+    """Seed of the shuffled class order; independent of the experiment's seed, as in the official
+    code (with another generator), so that all seeds share one assignment."""
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
@@ -241,35 +223,11 @@ class ClassChunks(Partition):
                 f"{max(chunk_size, 1)} for {clients} clients; set data.clients to another number, "
                 f"for example {max(1, len(classes) // max(chunk_size, 1))}"
             )
-        shuffled = np.random.default_rng(self.params.class_seed).permutation(classes)
+        shuffled = np.random.default_rng(self.class_seed).permutation(classes)
         chunk = np.minimum(np.arange(len(classes)) // chunk_size, clients - 1)
         holder = np.empty(int(classes[-1]) + 1, np.int64)
         holder[shuffled] = chunk
         return collect(holder[labels], clients)
-
-
-class ClassGroupsParams(Frozen):
-    """Parameters of `class_groups`."""
-
-    classes: tuple[int, ...] = Field((80, 20), min_length=1, max_length=1000)
-    """Number of classes of each group, in the order of the labels."""
-    clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
-    """Number of clients of each group, in the order of their ids."""
-    within: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
-        "fedtsp_dirichlet"
-    )
-    """Partition of a group's images among its clients: name and parameters."""
-
-    @model_validator(mode="after")
-    def _check_group_counts(self) -> ClassGroupsParams:
-        if len(self.classes) != len(self.clients):
-            raise ValueError(
-                f"has {len(self.classes)} groups of classes and {len(self.clients)} of clients; "
-                "give as many numbers in data.partition.classes as in data.partition.clients"
-            )
-        if min(*self.classes, *self.clients, 1) < 1:
-            raise ValueError("every group needs at least one class and one client")
-        return self
 
 
 @partitions.add
@@ -283,13 +241,31 @@ class ClassGroups(Partition):
 
     name = "class_groups"
     paper = "Wu et al., FedTSP, CVPR 2026, supplementary H.2"
-    Params = ClassGroupsParams
-    params: ClassGroupsParams
+
+    classes: tuple[int, ...] = Field((80, 20), min_length=1, max_length=1000)
+    """Number of classes of each group, in the order of the labels."""
+    clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
+    """Number of clients of each group, in the order of their ids."""
+    within: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
+        "fedtsp_dirichlet"
+    )
+    """Partition of a group's images among its clients: name and parameters."""
+
+    @model_validator(mode="after")
+    def _check_group_counts(self) -> ClassGroups:
+        if len(self.classes) != len(self.clients):
+            raise ValueError(
+                f"has {len(self.classes)} groups of classes and {len(self.clients)} of clients; "
+                "give as many numbers in data.partition.classes as in data.partition.clients"
+            )
+        if min(*self.classes, *self.clients, 1) < 1:
+            raise ValueError("every group needs at least one class and one client")
+        return self
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        within = self.params.within.build()
+        within = self.within.build()
         if not isinstance(within, Partition):
             raise UserError(
                 f"data.partition.within={within.name} does not assign every image to a client; "
@@ -297,8 +273,8 @@ class ClassGroups(Partition):
             )
         self._check_sums(annotations.labels, clients)
         parts: list[Indices] = []
-        starts = np.cumsum((0, *self.params.classes))
-        for number, count in enumerate(self.params.clients):
+        starts = np.cumsum((0, *self.classes))
+        for number, count in enumerate(self.clients):
             first, end = int(starts[number]), int(starts[number + 1])
             members = np.flatnonzero((first <= annotations.labels) & (annotations.labels < end))
             if not len(members):
@@ -311,16 +287,16 @@ class ClassGroups(Partition):
         return parts
 
     def _check_sums(self, labels: Indices, clients: int) -> None:
-        total = sum(self.params.clients)
+        total = sum(self.clients)
         if total != clients:
             raise UserError(
-                f"data.partition.clients={list(self.params.clients)} sums to {total} clients, but "
+                f"data.partition.clients={list(self.clients)} sums to {total} clients, but "
                 f"data.clients={clients}; make them equal"
             )
-        classes, last = sum(self.params.classes), int(labels.max())
+        classes, last = sum(self.classes), int(labels.max())
         if classes <= last:
             raise UserError(
-                f"data.partition.classes={list(self.params.classes)} sums to {classes} classes, "
+                f"data.partition.classes={list(self.classes)} sums to {classes} classes, "
                 f"but there is a class {last}; make the sum the number of classes"
             )
 

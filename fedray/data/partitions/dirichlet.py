@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen
 from fedray.data.partitions import (
     Annotations,
     Indices,
@@ -21,17 +20,6 @@ from fedray.data.partitions import (
 )
 
 Floats = NDArray[np.float64]
-
-
-class DirichletParams(Frozen):
-    """Parameters of `dirichlet`."""
-
-    alpha: float = Field(0.5, gt=0, le=1e6)
-    """Concentration: large values are near uniform, small ones give each class to few clients."""
-    min_samples: int = Field(10, ge=1, le=10**9)
-    """Minimum number of images of every client, training and test together."""
-    max_draws: int = Field(10_000, ge=1, le=10**6)
-    """Maximum number of draws of the whole partition to reach `min_samples`."""
 
 
 @partitions.add
@@ -46,32 +34,18 @@ class Dirichlet(Partition):
 
     name = "dirichlet"
     paper = "Yurochkin et al., ICML 2019"
-    Params = DirichletParams
-    params: DirichletParams
+
+    alpha: float = Field(0.5, gt=0, le=1e6)
+    """Concentration: large values are near uniform, small ones give each class to few clients."""
+    min_samples: int = Field(10, ge=1, le=10**9)
+    """Minimum number of images of every client, training and test together."""
+    max_draws: int = Field(10_000, ge=1, le=10**6)
+    """Maximum number of draws of the whole partition to reach `min_samples`."""
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        return redraw_until(annotations.labels, clients, self.params, rng, self.name)
-
-
-class FedTSPDirichletParams(Frozen):
-    """Parameters of `fedtsp_dirichlet`."""
-
-    alpha: float = Field(0.1, gt=0, le=1e6)
-    """Concentration (FedTSP: 0.1): large is near uniform; small gives each client few classes."""
-    variant: Literal["exact", "official"] = "exact"
-    """exact: "evenly distributed", as in the paper; official: as in the official code."""
-    min_samples: int | None = Field(None, ge=1, le=10**9)
-    """Minimum number of images of every client. None: with official, 40 or n/N/2 if less."""
-    max_draws: int | None = Field(None, ge=1, le=10**6)
-    """Maximum number of draws of `official` to reach `min_samples`. None: 10,000."""
-
-    @model_validator(mode="after")
-    def _exact_draws_once(self) -> FedTSPDirichletParams:
-        if self.variant == "exact" and self.max_draws is not None:
-            raise ValueError("max_draws has no effect with variant=exact; remove it")
-        return self
+        return redraw_until(annotations.labels, clients, self, rng, self.name)
 
 
 @partitions.add
@@ -94,13 +68,26 @@ class FedTSPDirichlet(Partition):
 
     name = "fedtsp_dirichlet"
     paper = "Wu et al., FedTSP, CVPR 2026"
-    Params = FedTSPDirichletParams
-    params: FedTSPDirichletParams
+
+    alpha: float = Field(0.1, gt=0, le=1e6)
+    """Concentration (FedTSP: 0.1): large is near uniform; small gives each client few classes."""
+    variant: Literal["exact", "official"] = "exact"
+    """exact: "evenly distributed", as in the paper; official: as in the official code."""
+    min_samples: int | None = Field(None, ge=1, le=10**9)
+    """Minimum number of images of every client. None: with official, 40 or n/N/2 if less."""
+    max_draws: int | None = Field(None, ge=1, le=10**6)
+    """Maximum number of draws of `official` to reach `min_samples`. None: 10,000."""
+
+    @model_validator(mode="after")
+    def _exact_draws_once(self) -> FedTSPDirichlet:
+        if self.variant == "exact" and self.max_draws is not None:
+            raise ValueError("max_draws has no effect with variant=exact; remove it")
+        return self
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        labels, params = annotations.labels, self.params
+        labels, params = annotations.labels, self
         if params.variant == "exact":
             least, key = params.min_samples or 1, "data.partition.min_samples"
             require_samples(len(labels), clients, least, key=key)

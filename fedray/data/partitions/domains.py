@@ -8,29 +8,23 @@ from functools import cache
 import numpy as np
 
 from fedray.base.errors import UserError
-from fedray.data.partitions import Annotations, Indices, Partition, partitions
-from fedray.data.partitions.dirichlet import DirichletParams, redraw_until
+from fedray.data.partitions import Annotations, Indices, partitions
+from fedray.data.partitions.dirichlet import Dirichlet, redraw_until
 
 _log = logging.getLogger(__name__)
 
 
-class DomainsParams(DirichletParams):
-    """Parameters of `domains`: those of `dirichlet`, used if a domain has several clients."""
-
-
 @partitions.add
-class DomainClients(Partition):
+class DomainClients(Dirichlet):
     """Feature skew: client i holds images of domain i // (N/D); with N = D, all of them.
 
     Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR
     2021 (N = D); also FedGLCL. With several clients per domain, each class of the domain is divided
-    among them by Dir(alpha).
+    among them by Dir(alpha), with the parameters of `dirichlet`.
     """
 
     name = "domains"
     paper = "Li et al., FedBN, ICLR 2021"
-    Params = DomainsParams
-    params: DomainsParams
 
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
@@ -44,7 +38,7 @@ class DomainClients(Partition):
         present = np.unique(domains.ids)
         per_domain = _clients_per_domain(clients, [domains.names[i] for i in present])
         parts: list[Indices] = []
-        fields = self.params.model_fields_set if per_domain == 1 else ()
+        fields = self.model_fields_set if per_domain == 1 else ()
         _log_unused(tuple(f"data.partition.{name}" for name in fields))
         for domain in present:
             members = np.flatnonzero(domains.ids == domain).astype(np.int64)
@@ -52,7 +46,7 @@ class DomainClients(Partition):
                 parts.append(members)
                 continue
             name = f"domain {domains.names[domain]}"
-            inside = redraw_until(labels[members], per_domain, self.params, rng, name)
+            inside = redraw_until(labels[members], per_domain, self, rng, name)
             parts += [members[part] for part in inside]
         return parts
 

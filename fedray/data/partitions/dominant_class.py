@@ -20,21 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen
 from fedray.data.partitions import ClientSplits, FewShotProtocol, Indices, Pools, partitions
-
-
-class DominantClassParams(Frozen):
-    """Parameters of `dominant_class`."""
-
-    shots: int = Field(16, ge=1, le=10**6)
-    """Most images of a class in a client's pool; the dominant class keeps all of them."""
-    excluded: float = Field(0.2, ge=0, lt=1)
-    """Share of the classes that a client lacks."""
-    kept_share: float = Field(0.25, gt=0, le=1)
-    """Share of its pool that each other class keeps; 1: no class is dominant."""
-    disjoint: StrictBool = False
-    """Whether clients share no training image."""
 
 
 @partitions.add
@@ -47,8 +33,15 @@ class DominantClass(FewShotProtocol):
 
     name = "dominant_class"
     paper = "DP2FL, arXiv:2504.16357"
-    Params = DominantClassParams
-    params: DominantClassParams
+
+    shots: int = Field(16, ge=1, le=10**6)
+    """Most images of a class in a client's pool; the dominant class keeps all of them."""
+    excluded: float = Field(0.2, ge=0, lt=1)
+    """Share of the classes that a client lacks."""
+    kept_share: float = Field(0.25, gt=0, le=1)
+    """Share of its pool that each other class keeps; 1: no class is dominant."""
+    disjoint: StrictBool = False
+    """Whether clients share no training image."""
 
     def splits(
         self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
@@ -57,18 +50,18 @@ class DominantClass(FewShotProtocol):
         unused: list[list[Indices]] = []
         streams = rng.spawn(clients)
         shares = [pools.train] * clients
-        if self.params.disjoint:
+        if self.disjoint:
             shares = _disjoint_shares(labels, pools.train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
             client_pools = pools._replace(train=share)
-            train, remaining = _draw_client(labels, client_pools, self.params, stream)
+            train, remaining = _draw_client(labels, client_pools, self, stream)
             result.train.append(train)
             unused.append(remaining)
             result.test.append(proportional(labels, train, pools.test, stream))
         trained = np.zeros(len(labels), np.bool_)
         trained[np.concatenate([*result.train, pools.seen])] = True
         for remaining in unused:
-            result.validation.append(_validation(labels, remaining, trained, self.params))
+            result.validation.append(_validation(labels, remaining, trained, self))
         return result
 
 
@@ -85,7 +78,7 @@ def _disjoint_shares(
 
 
 def _draw_client(
-    labels: Indices, pools: Pools, params: DominantClassParams, rng: np.random.Generator
+    labels: Indices, pools: Pools, params: DominantClass, rng: np.random.Generator
 ) -> tuple[Indices, list[Indices]]:
     """Draw one client's training images.
 
@@ -109,7 +102,7 @@ def _draw_client(
     return np.sort(np.concatenate(train)), remaining
 
 
-def _validation_count(is_dominant: bool, params: DominantClassParams) -> int:
+def _validation_count(is_dominant: bool, params: DominantClass) -> int:
     """Return the number of images of a class that a client validates on."""
     return max(1, round(1 / params.kept_share)) if is_dominant else 1
 
@@ -118,7 +111,7 @@ def _validation(
     labels: Indices,
     remaining: Sequence[Indices],
     trained: NDArray[np.bool_],
-    params: DominantClassParams,
+    params: DominantClass,
 ) -> Indices:
     """Return a client's validation images: the last ones of each class that no client trains on.
 
@@ -149,7 +142,7 @@ def _class_pool(
     pools: Pools,
     c: int,
     needed: int,
-    params: DominantClassParams,
+    params: DominantClass,
     rng: np.random.Generator,
 ) -> Indices:
     """Return a client's shuffled images of class c; the last `needed` are for validation.

@@ -11,10 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedray.base.errors import UserError
-from fedray.config import Component, component, content_of, files_of
+from fedray.config import Component, Entry, component, content_of, files_of
 from fedray.data import splits
 from fedray.data.cache import image_set, images_key, save_images
-from fedray.data.configurable import Configurable
 from fedray.data.decoding import (
     AS_STORED,
     Allocate,
@@ -33,7 +32,7 @@ from fedray.registry import Registry, version_of
 from fedray.storage.cache import Arrays, kept_arrays
 
 
-class Source(Configurable, ABC):
+class Source(Entry, ABC):
     """A data source; a subclass lists its images as rows.
 
     Built from its typed parameters (`Params`), the keys `data.source.*`; most sources have none.
@@ -158,9 +157,8 @@ class Source(Configurable, ABC):
     def _kept(self, root: Path, options: ReadOptions, files: Sequence[Path]) -> ImageSet:
         """Return the images from the node's cache; decode them if they are not in it."""
         code = version_of(type(self)), plugin_of(type(self))
-        contents = list(map(content_of, files_of(self.params).values()))
-        params = self.params.model_dump(mode="json")
-        facts = params, asdict(options), spellings(), *code, *contents
+        contents = list(map(content_of, files_of(self).values()))
+        facts = self.model_dump(mode="json"), asdict(options), spellings(), *code, *contents
 
         def make(making: Arrays) -> None:
             images = self.read(root, options, lambda shape: making.allocate("images", shape, "u1"))

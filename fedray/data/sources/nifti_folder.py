@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError, one_line
 from fedray.base.streams import Streams
-from fedray.config import Frozen, Seed
+from fedray.config import Seed
 from fedray.data.decoding import ReadOptions
 from fedray.data.folders import folders_of
 from fedray.data.imageset import TEST, TRAIN
@@ -27,17 +27,6 @@ _MOST_ROUNDING = 1e-3
 """Distance of a label from a whole number, because stored values may be scaled."""
 _DARK, _BRIGHT = 0.5, 99.5
 """Percentiles of a volume's values that map to 0 and 255, because scanners have no common scale."""
-
-
-class NiftiParams(Frozen):
-    """Parameters of `nifti_folder`."""
-
-    slices: Literal["labelled", "all"] = "labelled"
-    """labelled: only slices with a segmentation; all: every slice."""
-    test_fraction: float = Field(0.2, gt=0, lt=1)
-    """Share of each site's patients whose slices are official test images (FedGLCL: 8:2)."""
-    seed: Seed = 0
-    """Seed of the choice of test patients; independent of the run's seed."""
 
 
 class _Case(NamedTuple):
@@ -62,8 +51,13 @@ class NiftiFolder(Source):
     name = "nifti_folder"
     version = 2  # segmentations lie on their volumes
     reads_folder = True
-    Params = NiftiParams
-    params: NiftiParams
+
+    slices: Literal["labelled", "all"] = "labelled"
+    """labelled: only slices with a segmentation; all: every slice."""
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of each site's patients whose slices are official test images (FedGLCL: 8:2)."""
+    seed: Seed = 0
+    """Seed of the choice of test patients; independent of the run's seed."""
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         return [path for case in _cases(root) for path in (case.volume, case.mask)]
@@ -82,14 +76,14 @@ class NiftiFolder(Source):
     def _tested(self, site: str, cases: list[_Case]) -> set[str]:
         """Return the names of a site's test patients."""
         names = [case.name for case in cases if case.site == site]
-        test_count = max(1, round(len(names) * self.params.test_fraction))
+        test_count = max(1, round(len(names) * self.test_fraction))
         if test_count >= len(names):
             raise UserError(
                 f"data.source=nifti_folder: {site} has {len(names)} patients, of which "
-                f"data.source.test_fraction={self.params.test_fraction:g} takes {test_count} for "
+                f"data.source.test_fraction={self.test_fraction:g} takes {test_count} for "
                 "testing; training and testing need at least one each"
             )
-        random = Streams(self.params.seed).numpy(f"patients/{site}")
+        random = Streams(self.seed).numpy(f"patients/{site}")
         return {names[i] for i in random.permutation(len(names))[:test_count]}
 
     def _slices(self, case: _Case) -> Iterator[Row]:
@@ -114,7 +108,7 @@ class NiftiFolder(Source):
         scaled = np.clip((volume - dark) / max(bright - dark, 1e-12), 0, 1) * 255
         for number in range(volume.shape[2]):
             labelled = np.rint(mask[:, :, number]) != 0
-            if self.params.slices == "all" or labelled.any():
+            if self.slices == "all" or labelled.any():
                 # x points right; y, which grows to the front, points up
                 image = np.rint(scaled[:, :, number]).astype(np.uint8).T[::-1]
                 ids = labelled.astype(np.uint8).T[::-1]

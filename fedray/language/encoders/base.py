@@ -11,15 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen
-from fedray.data.configurable import Configurable
+from fedray.config import Entry
 from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -247,10 +246,7 @@ class TokenEncoder(TextEncoder):
         return torch.cat(parts)[torch.cat(batches).argsort()]
 
 
-P = TypeVar("P", bound=Frozen)
-
-
-class EncoderChoice(Configurable, ABC, Generic[P]):
+class EncoderChoice(Entry, ABC):
     """A kind of text encoder with its parameters, before any weights are loaded.
 
     Subclasses are the entries of `encoders`; the first line of a docstring describes the entry.
@@ -258,7 +254,6 @@ class EncoderChoice(Configurable, ABC, Generic[P]):
 
     cached: ClassVar[bool] = True
     """Whether features are cached on disk; False if computing them is as fast."""
-    params: P
 
     @abstractmethod
     def identity(self) -> str:
@@ -293,7 +288,7 @@ class EncoderChoice(Configurable, ABC, Generic[P]):
         """
 
 
-encoders: Registry[type[EncoderChoice[Any]]] = Registry("text encoder", "fedray.language.encoders")
+encoders: Registry[type[EncoderChoice]] = Registry("text encoder", "fedray.language.encoders")
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:

@@ -7,17 +7,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import StrictBool, model_validator
 from torch import Tensor, nn
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, InputFile, PathText
+from fedray.config import InputFile, PathText
 from fedray.language.encoders.base import (
     EncoderChoice,
-    P,
     TokenEncoder,
     Tokens,
     TowerPart,
@@ -45,10 +44,10 @@ KEY = "text.encoder"
 WORDS = "embeddings.word_embeddings.weight"
 
 
-class BertTextChoice(EncoderChoice[P]):
+class BertTextChoice(EncoderChoice):
     """Base of text encoders with a BERT."""
 
-    kind: str = "bert"
+    kind: ClassVar[str] = "bert"
     """The kind of model, in transformers' words."""
 
     @abstractmethod
@@ -59,23 +58,17 @@ class BertTextChoice(EncoderChoice[P]):
             UserError: if the folder is missing.
         """
 
-    @property
-    def pooling(self) -> Pooling:
-        """The output that represents a text: of the first position, or the mean over all."""
-        pooling: Pooling = getattr(self.params, "pooling", "cls")
-        return pooling
-
-    @property
-    def compat(self) -> bool:
-        """True if the encoder computes as the official FedTSP code does, see `BertEncoder`."""
-        return bool(getattr(self.params, "bert_compat", False))
+    def read(self) -> tuple[Pooling, bool]:
+        """Return which output represents a text, and whether the official code is followed."""
+        return getattr(self, "pooling", "cls"), getattr(self, "bert_compat", False)
 
     def identity(self) -> str:
         folder = self.folder()
         content = digest([*matches(folder, TEXT_FILES), *weight_files(folder)])
         if self.kind == "align":
             return f"align:{content}"
-        return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{content}"
+        pooling, compat = self.read()
+        return f"bert:{pooling}{'-compat' if compat else ''}:{content}"
 
     def width(self) -> int:
         config = _read(self.folder() / "config.json")
@@ -85,12 +78,13 @@ class BertTextChoice(EncoderChoice[P]):
         )
 
     def build(self) -> BertEncoder:
-        is_mean, identity = self.pooling == "mean", self.identity()
-        return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=self.compat)
+        (pooling, compat), identity = self.read(), self.identity()
+        is_mean = pooling == "mean"
+        return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=compat)
 
 
-class HubParams(Frozen):
-    """The source of a model: the Hugging Face hub or a folder."""
+class HubChoice(BertTextChoice):
+    """Base of text encoders from the Hugging Face hub or a folder."""
 
     model: PathText | None = None
     """Name on the hub; default: bert-base-uncased for bert, kakaobrain/align-base for align."""
@@ -107,8 +101,13 @@ class HubParams(Frozen):
         return self
 
 
-class BertParams(HubParams):
-    """The source of a BERT, and how its output is read."""
+@encoders.add
+class BertChoice(HubChoice):
+    """A BERT from the hub or a folder."""
+
+    name = "bert"
+    version = 2  # transformers computes it
+    paper = "Devlin et al., BERT, NAACL 2019"
 
     pooling: Pooling = "cls"
     """Output of a text: of the first position (cls, FedTSP), or the mean over all."""
@@ -124,38 +123,22 @@ class BertParams(HubParams):
             )
         return self
 
-
-@encoders.add
-class BertChoice(BertTextChoice[BertParams]):
-    """A BERT from the hub or a folder."""
-
-    name = "bert"
-    version = 2  # transformers computes it
-    Params = BertParams
-    paper = "Devlin et al., BERT, NAACL 2019"
-
     def folder(self) -> Path:
-        model = self.params.model or "bert-base-uncased"
-        folder = find_folder(KEY, self.params.path, model, words=True)
+        folder = find_folder(KEY, self.path, self.model or "bert-base-uncased", words=True)
         _check_sentence_encoder(folder, self.pooling)
         return folder
 
 
-class MiniLmParams(Frozen):
-    """How MiniLM's output is read."""
-
-    pooling: Pooling = "mean"
-    """Output of a text: of the first position (cls), or the mean over all."""
-
-
 @encoders.add
-class MiniLmChoice(BertTextChoice[MiniLmParams]):
+class MiniLmChoice(BertTextChoice):
     """all-MiniLM-L6-v2, d = 384, from an installed package; needs no download."""
 
     name = "minilm"
     version = 2  # transformers computes it
-    Params = MiniLmParams
     paper = "Reimers and Gurevych, Sentence-BERT, EMNLP 2019; Wang et al., MiniLM, NeurIPS 2020"
+
+    pooling: Pooling = "mean"
+    """Output of a text: of the first position (cls), or the mean over all."""
 
     def folder(self) -> Path:
         try:
@@ -169,18 +152,16 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
 
 
 @encoders.add
-class AlignChoice(BertTextChoice[HubParams]):
+class AlignChoice(HubChoice):
     """ALIGN's text tower: a BERT and a projection to the joint space of texts and images."""
 
     name = "align"
     kind = "align"
     version = 2  # transformers computes it
-    Params = HubParams
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
 
     def folder(self) -> Path:
-        model = self.params.model or "kakaobrain/align-base"
-        return find_folder(KEY, self.params.path, model, words=True)
+        return find_folder(KEY, self.path, self.model or "kakaobrain/align-base", words=True)
 
 
 class BertEncoder(TokenEncoder):

@@ -236,16 +236,15 @@ class OpenClipText(TokenEncoder):
 
 
 @encoders.add
-class OpenClipChoice(EncoderChoice[OpenClipParams]):
+class OpenClipChoice(OpenClipParams, EncoderChoice):
     """The text tower of a CLIP model of open_clip, by tag or file."""
 
     name = "openclip"
-    Params = OpenClipParams
     paper = "Radford et al., CLIP, ICML 2021; Ilharco et al., OpenCLIP, 2021"
 
     def source(self) -> WeightSource:
         """Return the source of the weights; raise a UserError as `locate`."""
-        return locate(self.params, "text.encoder", MODEL_DEFAULT)
+        return locate(self, "text.encoder", MODEL_DEFAULT)
 
     def identity(self) -> str:
         return self.source().identity

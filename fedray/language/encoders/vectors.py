@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import UserError
-from fedray.config import Frozen, InputFile
+from fedray.config import InputFile
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 from fedray.language.encoders.weights import digest, reading
 
@@ -19,30 +19,25 @@ _BETWEEN_WORDS = re.compile(r"[\s_/]+")
 _AROUND_WORDS = "\"'.,:;!?()[]"
 
 
-class VectorsParams(Frozen):
-    """The source of word vectors."""
+@encoders.add
+class VectorsChoice(EncoderChoice):
+    """The mean of the word vectors of a text, read from a file."""
+
+    name = "vectors"
+    paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
 
     path: InputFile
     """File in GloVe's or word2vec's text format, optionally compressed (.gz)."""
 
-
-@encoders.add
-class VectorsChoice(EncoderChoice[VectorsParams]):
-    """The mean of the word vectors of a text, read from a file."""
-
-    name = "vectors"
-    Params = VectorsParams
-    paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
-
     def identity(self) -> str:
-        with reading(f"text.encoder.path={self.params.path}"):
-            return f"{self.name}:{digest([Path(self.params.path)])}"
+        with reading(f"text.encoder.path={self.path}"):
+            return f"{self.name}:{digest([Path(self.path)])}"
 
     def width(self) -> int:
-        return _width(Path(self.params.path))
+        return _width(Path(self.path))
 
     def build(self) -> VectorsEncoder:
-        return VectorsEncoder(Path(self.params.path), self.identity())
+        return VectorsEncoder(Path(self.path), self.identity())
 
 
 class VectorsEncoder(TextEncoder):

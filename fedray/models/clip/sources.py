@@ -1,11 +1,11 @@
 """The registry of CLIPs for `model.clip`, and the sources of their weights."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedray.base.errors import UserError
-from fedray.data.configurable import Configurable
+from fedray.config import Entry
 from fedray.data.decoding import Resize
 from fedray.language.encoders.clip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
@@ -14,18 +14,16 @@ MODEL_DEFAULT = "ViT-B-16-quickgelu"
 KEY = "model.clip"
 
 
-class ClipChoice(Configurable):
+class ClipChoice(Entry, ABC):
     """A CLIP with its parameters, before any weights are loaded.
 
     Subclasses are the entries of `clips`; the first line of a docstring describes the entry.
     """
 
-    params: Any
-
     @property
     def written(self) -> tuple[int, ...]:
         """Modification times of user files; part of the cache key of `load_clip`."""
-        path = getattr(self.params, "path", None)
+        path = getattr(self, "path", None)
         if path is None:
             return ()
         file = Path(path).expanduser()
@@ -35,13 +33,13 @@ class ClipChoice(Configurable):
         except OSError:
             return ()  # reported when the files are read
 
+    @abstractmethod
     def source(self) -> WeightSource:
         """Find the weights, or download them.
 
         Raises:
             UserError: if architecture, tag or file do not exist, or do not match.
         """
-        return locate(self.params, KEY, MODEL_DEFAULT)
 
     def resize(self) -> Resize | None:
         """Return how the CLIP's own preprocessing scales images; None: as the source decides.
@@ -73,12 +71,14 @@ clips: Registry[type[ClipChoice]] = Registry("CLIP", "fedray.models.clip.sources
 
 
 @clips.add
-class OpenClip(ClipChoice):
+class OpenClip(ClipChoice, OpenClipParams):
     """Any model of open_clip with a vision transformer."""
 
     name = "openclip"
     paper = "Radford et al., ICML 2021, arXiv:2103.00020"
-    Params = OpenClipParams
+
+    def source(self) -> WeightSource:
+        return locate(self, KEY, MODEL_DEFAULT)
 
 
 @clips.add
@@ -88,7 +88,7 @@ class SmallClip(ClipChoice):
     name = "small"
 
     def source(self) -> WeightSource:
-        return OpenClip(OpenClipParams(path=str(small_clip_folder()))).source()
+        return OpenClip(path=str(small_clip_folder())).source()
 
 
 def small_clip_folder() -> Path:
