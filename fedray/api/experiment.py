@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.result import Result
-from fedray.api.training import Callback, ExecutorName, begin, executor_for, follow, new_folder
-from fedray.base.activity import say_next
-from fedray.base.errors import UserError
+from fedray.api.training import Callback, ExecutorName, executor_for, run_to_end, started
 from fedray.config import (
     Tree,
     is_record,
@@ -22,9 +17,8 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.runtime.resolve import from_tree, given_keys, keys_of_user, name_without_effect
+from fedray.storage.files import new_place, results_home
 from fedray.storage.run import Round
-from fedray.storage.run_folder import RunFolder
-from fedray.tracking.follow import tracking
 
 
 class Experiment:
@@ -109,33 +103,26 @@ class Experiment:
         executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
-        resume: bool = False,
     ) -> Result:
         """Run the experiment to its end; print what the command prints.
 
         Args:
-            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
+            out: folder for the results, in which a run of this experiment is continued; None: a new
+                one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": run clients on workers of a Ray cluster, which is started on this
                 machine if none is running; "serial": run clients in this process. None: "serial"
                 for one worker without a GPU and without $RAY_ADDRESS, else "ray". Results are
                 equal.
             callbacks: functions that are called after every round with a copy of its record.
             track: whether to log to MLflow, as the command does.
-            resume: continue the run in `out` from its last checkpoint.
 
         Raises:
-            UserError: if something is missing, or the folder is taken.
+            UserError: if something is missing, or the folder holds another experiment.
             RunFailed: if a callback raises an error, or the cluster fails.
             CodeError: if code of the method or model raises an error.
         """
-        folder = self._folder(out, resume)
-        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
-        with tracking(folder, track=track) as start:
-            rounds = self._begin(folder, executor, list(callbacks), start)
-            with RoundProgress(self._resolved.rounds) as show, closing(rounds):
-                for done in rounds:
-                    show(done)
-            print_summary(folder, executor)
+        folder, executor = self._place(out, executor)
+        run_to_end(self._resolved, folder, executor, track=track, callbacks=list(callbacks))
         return Result(folder)
 
     def rounds(
@@ -145,50 +132,23 @@ class Experiment:
         executor: ExecutorName | None = None,
         callbacks: Iterable[Callback] = (),
         track: bool = True,
-        resume: bool = False,
     ) -> Generator[Round, None, None]:
         """Run the experiment and yield the record of every round; arguments as for `train`.
 
-        Closing the iterator early stops the run; `resume=True` continues it.
+        Closing the iterator early stops the run; another call with the same `out` continues it.
         """
-        folder = self._folder(out, resume)
-        executor = executor or executor_for(self._resolved.workers, self._resolved.gpus)
-        with tracking(folder, track=track) as start:
-            yield from self._begin(folder, executor, list(callbacks), start)
+        folder, executor = self._place(out, executor)
+        options: dict[str, Any] = {"track": track, "callbacks": list(callbacks)}
+        with started(self._resolved, folder, executor, **options) as rounds:
+            yield from rounds
 
-    def _folder(self, out: str | Path | None, resume: bool) -> Path:
-        """Return the run's folder: a new one, or with `resume` the existing one.
-
-        Raises:
-            UserError: if a new folder is taken, or an existing one has no run to continue.
-        """
-        place = None if out is None else Path(out).expanduser()
-        if not resume:
-            return new_folder(self.name, place, "resume=True")
-        if place is None:
-            raise UserError("resume=True continues the run in `out`; pass its folder as `out`")
-        place = place.resolve()
-        folder = RunFolder(place)
-        if not folder.has_run:
-            raise UserError(f"{place} has no run.json, so there is no run to go on with")
-        return place
-
-    def _begin(
-        self,
-        out: Path,
-        executor: ExecutorName,
-        callbacks: Sequence[Callback],
-        start_tracking: Callable[[], None],
-    ) -> Generator[Round, None, None]:
-        """Start the run, and print what it waits for; return its rounds."""
-        if executor not in ("ray", "serial"):
-            raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
-        began = time.time()
-        say_line(run_headline(self._resolved, executor))
-        rounds = begin(self._resolved, out, executor, began, say_line, say_next)
-        if executor == "serial":
-            start_tracking()  # with Ray, all CPUs are busy until the first round
-        return follow(out, rounds, start_tracking=start_tracking, callbacks=callbacks)
+    def _place(
+        self, out: str | Path | None, executor: ExecutorName | None
+    ) -> tuple[Path, ExecutorName]:
+        """Return the folder and the executor of a run."""
+        new = new_place(results_home() / "runs", self.name)
+        folder = new if out is None else Path(out).expanduser().resolve()
+        return folder, executor or executor_for(self._resolved.workers, self._resolved.gpus)
 
 
 def _pairs(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedray.base.errors import UserError
 from fedray.config import Tree
 from fedray.plugins import named_plugins
 from fedray.storage.metric import HEADLINE
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from fedray.trained import Predictions, TrainedModel, TrainedModels
     from fedray.trained.images import Images
-
-Frame = Literal["rounds", "clients"]
 
 
 class Result:
@@ -87,20 +84,31 @@ class Result:
         """Return a metric by round, for the rounds in which it was measured."""
         return self.run.curve(metric)
 
-    def to_pandas(self, of: Frame = "rounds") -> pandas.DataFrame:
+    def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> pandas.DataFrame:
         """Return the results as a pandas DataFrame.
 
         Args:
             of: "rounds": one row per round with metrics, traffic in bytes, and seconds; "clients":
                 one row per evaluated round and client with the accuracy.
-
-        Raises:
-            UserError: if `of` is invalid.
         """
-        if of not in get_args(Frame):
-            raise UserError(f"to_pandas(of={of!r}) is neither 'rounds' nor 'clients'")
-        rows = self._client_rows() if of == "clients" else [_row(done) for done in self.rounds]
-        return indexed_frame(rows, index=["round", "client"] if of == "clients" else ["round"])
+        if of == "clients":
+            rows = [
+                {"round": done.round, "client": client, "accuracy": accuracy}
+                for done in self.rounds
+                for client, accuracy in done.per_client.items()
+            ]
+            return indexed_frame(rows, index=["round", "client"])
+        rows = [
+            {
+                "round": done.round,
+                **done.metrics,
+                "up_bytes": done.up.total_bytes,
+                "down_bytes": done.down.total_bytes,
+                "seconds": done.seconds,
+            }
+            for done in self.rounds
+        ]
+        return indexed_frame(rows, index=["round"])
 
     def models(
         self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
@@ -145,18 +153,6 @@ class Result:
 
     def _evaluated(self) -> list[Round]:
         return [done for done in self.rounds if HEADLINE in done.metrics]
-
-    def _client_rows(self) -> list[dict[str, Any]]:
-        return [
-            {"round": done.round, "client": client, "accuracy": accuracy}
-            for done in self.rounds
-            for client, accuracy in done.per_client.items()
-        ]
-
-
-def _row(done: Round) -> dict[str, Any]:
-    sent = {"up_bytes": done.up.total_bytes, "down_bytes": done.down.total_bytes}
-    return {"round": done.round, **done.metrics, **sent, "seconds": done.seconds}
 
 
 def indexed_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:

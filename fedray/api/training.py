@@ -1,25 +1,29 @@
 """Execution of one run, round by round, with callbacks and tracking.
 
-The command line and the Python interface both start runs with `begin` and drive them with `follow`.
+The command line and the Python interface both drive runs with `started`.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
+from fedray.base.activity import say_next
 from fedray.base.errors import RunFailed, UserError, named
+from fedray.command import say_job
 from fedray.config import Experiment
-from fedray.storage.files import explain_disk_full, new_place, results_home
+from fedray.storage.files import explain_disk_full
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
+from fedray.tracking.follow import tracking
 
 if TYPE_CHECKING:
     from fedray.runtime.assembly import Assembly
@@ -39,26 +43,6 @@ def executor_for(workers: Any, gpus: Any) -> ExecutorName:
     ray: Any = sys.modules.get("ray")
     on_ray = os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized())
     return "serial" if workers == 1 and not gpus and not on_ray else "ray"
-
-
-def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
-    """Return the folder of a new run: `out`, or a new one below the results, named by time.
-
-    Args:
-        name: the name of the experiment.
-        out: the requested folder, if any.
-        go_on: the argument that resumes a run, for the message; "" on the command line.
-
-    Raises:
-        UserError: if the folder contains a run.
-    """
-    if out is None:
-        return new_place(results_home() / "runs", name)
-    out = out.resolve()
-    how_to_resume = go_on or f"--resume {shlex.quote(str(out))}"
-    if RunFolder(out).has_run:
-        raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
-    return out
 
 
 def begin(
@@ -112,35 +96,72 @@ def begin(
     return run_on_ray(experiment, out, began, say)
 
 
-def follow(
+@contextmanager
+def started(
+    experiment: Experiment,
     out: Path,
-    rounds: Generator[Round, None, None],
+    executor: ExecutorName,
     *,
-    start_tracking: Callable[[], object] = lambda: None,
+    track: bool,
     callbacks: Sequence[Callback] = (),
     stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
-) -> Generator[Round, None, None]:
-    """Execute a run to its end, and yield each round.
+) -> Iterator[Generator[Round, None, None]]:
+    """Start or continue a run, print what it waits for, and give its rounds to the block.
 
     Args:
-        out: the folder of the run.
-        rounds: the rounds, from `begin`.
-        start_tracking: called after each round; see `fedray.tracking.follow.tracking`.
+        experiment: the resolved experiment.
+        out: the folder of the run; a run that it holds is continued.
+        executor: see `begin`.
+        track: whether to log to MLflow, from the first round on.
         callbacks: functions that are called with every round.
         stopped: called if the run is interrupted.
 
     Raises:
+        UserError: if something is missing, or the folder holds another experiment.
         RunFailed: if a callback raises an error.
     """
-    with explain_disk_full(out), closing(rounds):
-        try:
+    from fedray.runtime.resume import check_experiment
+    from fedray.storage.states import latest_round
+
+    began, folder = time.time(), RunFolder(out)
+    if executor not in get_args(ExecutorName):
+        raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
+    if folder.has_run:
+        check_experiment(folder, experiment)
+    say_line(run_headline(experiment, executor))
+    say_job()
+    with tracking(out, track=track) as start_tracking:
+        if folder.has_run and folder.is_finished:  # its files are checked, as those of any run
+            say_line(f"the run in {out} has finished: nothing is left to run")
+            executor = "serial"
+        elif folder.has_run and latest_round(folder.states) is None:
+            say_line(f"there is no checkpoint in {out}: the run begins at round 0")
+        rounds = begin(experiment, out, executor, began, say_line, say_next)  # claims it
+        if executor == "serial":
+            start_tracking()  # with Ray, all CPUs are busy until the first round
+
+        def followed() -> Generator[Round, None, None]:
+            with explain_disk_full(out), closing(rounds):
+                try:
+                    for done in rounds:
+                        start_tracking()
+                        _call(callbacks, done)
+                        yield done
+                except KeyboardInterrupt as stop:
+                    stopped(stop)
+                    raise
+
+        with closing(followed()) as follows:
+            yield follows
+
+
+def run_to_end(experiment: Experiment, out: Path, executor: ExecutorName, **options: Any) -> None:
+    """Run an experiment to its end; print each round and a summary. Arguments as for `started`."""
+    with started(experiment, out, executor, **options) as rounds:
+        with RoundProgress(experiment.rounds) as show:
             for done in rounds:
-                start_tracking()
-                _call(callbacks, done)
-                yield done
-        except KeyboardInterrupt as stop:
-            stopped(stop)
-            raise
+                show(done)
+        print_summary(out, executor)
 
 
 def _call(callbacks: Sequence[Callback], done: Round) -> None:

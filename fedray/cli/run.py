@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +13,7 @@ from typing import Any
 
 import click
 
-from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
-from fedray.api.training import ExecutorName, begin, executor_for, follow
+from fedray.api.training import ExecutorName, executor_for, run_to_end
 from fedray.base import shipped
 from fedray.base.activity import say_next
 from fedray.base.errors import CodeError, RunFailed, UserError, shown
@@ -30,7 +27,6 @@ from fedray.command import (
     is_program,
     keys,
     plugins,
-    say_job,
     say_stopped,
 )
 from fedray.config import override, parse_assignments, read_chain, read_experiment
@@ -39,7 +35,6 @@ from fedray.results.paired import t_interval
 from fedray.storage.files import new_place, results_home
 from fedray.storage.metric import BEST
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking.follow import tracking
 
 _SEVERAL = re.compile(r"seed=\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
 
@@ -214,30 +209,17 @@ def one_run(request: RunRequest, out: Path, same: Sequence[object]) -> None:
         UserError: if the folder holds another experiment.
     """
     from fedray.runtime.resolve import resolve
-    from fedray.runtime.resume import check_experiment
 
-    began, executor, folder = time.time(), request.executor, RunFolder(out)
-    assert executor is not None
-    name = request.experiment or str(folder.head)
-    experiment = resolve(name, request.keys, request.plugin)
-    if folder.has_run:
-        check_experiment(folder, experiment)
-    print(run_headline(experiment, executor), flush=True)
-    say_job()
-    with tracking(out, track=not request.no_track) as start_tracking:
-        if folder.is_finished:
-            print(f"the run in {out} has finished: nothing is left to run", flush=True)
-            print_summary(out, executor)
-            return
-        rounds = begin(experiment, out, executor, began, say_line, say_next)  # claims it
-        if executor == "serial":
-            start_tracking()  # with Ray, all CPUs are busy until the first round
-        how = partial(say_stopped, how_to_go_on=go_on_with("fedray.run", *same))
-        follows = follow(out, rounds, start_tracking=start_tracking, stopped=how)
-        with RoundProgress(experiment.rounds) as show, closing(follows):
-            for done in follows:
-                show(done)
-        print_summary(out, executor)
+    name = request.experiment or str(RunFolder(out).head)
+    how = partial(say_stopped, how_to_go_on=go_on_with("fedray.run", *same))
+    assert request.executor is not None
+    run_to_end(
+        resolve(name, request.keys, request.plugin),
+        out,
+        request.executor,
+        track=not request.no_track,
+        stopped=how,
+    )
 
 
 def _stem(request: RunRequest) -> str:

@@ -19,7 +19,7 @@ from fedray.command import PATH, RUN_ERROR, Command, plugins_of_runs
 from fedray.results.difference import Gap, gaps, input_changes, metric_gaps, verdict
 from fedray.results.record import DATA, Measured, TableRecord
 from fedray.storage.environment import Environment
-from fedray.storage.files import new_place, results_home
+from fedray.storage.files import explain_disk_full, new_place, results_home
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 
@@ -119,12 +119,12 @@ def repeat(recorded: RecordedRun) -> bool:
 
     The new run's folder is removed if the runs are equal.
     """
-    from fedray.api.training import begin, follow
+    from fedray.api.training import begin
 
     say_next(f"{recorded.name}: {recorded.round} rounds")
     home = new_place(results_home() / "verify", recorded.experiment.name)
     rounds = begin(recorded.experiment, home, "serial", time.time(), lambda line: None)
-    with closing(follow(home, rounds)) as done:
+    with explain_disk_full(home), closing(rounds) as done:
         for round_ in done:
             if round_.round == recorded.round:
                 break

@@ -229,7 +229,7 @@ def check_cells(plan: StudyPlan) -> list[Experiment]:
     """Check every configuration of every cell, and return each cell's first experiment.
 
     Raises:
-        UserError: naming the cell, or two rows that would run the same experiments.
+        UserError: naming the cell.
     """
     experiments = []
     for place in plan.places:
@@ -238,7 +238,6 @@ def check_cells(plan: StudyPlan) -> list[Experiment]:
         except UserError as error:
             named = "" if plan.is_sweep else f"{place}: "
             raise type(error)(f"{named}{error}") from None
-    _check_rows_differ(plan)
     return experiments
 
 
@@ -255,21 +254,6 @@ def _check_cell(plan: StudyPlan, place: Place) -> Experiment:
     first = plan.run(place, configs[0], "report", seed).experiment
     check_metrics(plan, place.row, first)
     return first
-
-
-def _check_rows_differ(plan: StudyPlan) -> None:
-    """Raise an error if two rows have the same runs in a column, and so compare nothing."""
-    rows: dict[tuple[str, frozenset[str], str], str] = {}
-    for place in plan.places:
-        configs, seed = plan.configurations(place.row), plan.report.seeds[0]
-        keys = frozenset(plan.run(place, config, "report", seed).key for config in configs)
-        measures = repr(sorted(plan.rows[place.row].metrics.items()))
-        other = rows.setdefault((place.column, keys, measures), place.row)
-        if other != place.row:
-            raise UserError(
-                f"rows {other} and {place.row} of table {plan.name} would run the same "
-                "experiments; give one of them another algorithm or other keys, or leave it out"
-            )
 
 
 def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
@@ -290,14 +274,8 @@ def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
         )
     for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
         check_spelling(method, name)
-        if not lacks(method, name):
-            continue
-        if plan.is_sweep:
-            if metric != plan.choose:
-                continue  # a column of a sweep may be empty
-            raise UserError(f"{method.name} has no {name}; set another metric in the sweep's file")
-        needed = metric in (plan.choose, plan.metrics[0])
-        raise UserError(
-            f"{method.name} has no {name}; name another metric in its row with "
-            f"`metrics: {{{metric}: NAME}}`{'' if needed else ', or null to leave it out'}"
-        )
+        if lacks(method, name) and (not plan.is_sweep or metric == plan.choose):
+            raise UserError(
+                f"{method.name} has no {name}; name another metric, in a table for its row: "
+                f"`metrics: {{{metric}: NAME}}`, or null to leave it out"
+            )

@@ -1,14 +1,11 @@
-"""The text that announces a study before it starts: its runs, and their time if known."""
+"""The text that announces a study before it starts: its design and its runs."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from textwrap import fill
 
 from fedray.results.labels import config_label
-from fedray.results.record import Measured
-from fedray.studies.cell import CellState
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import grid
 from fedray.studies.study import Study
@@ -20,12 +17,12 @@ def headline(study: Study) -> str:
     """Return the announcement of a study: its question, design and cost."""
     plan = study.plan
     lines = [f"{plan.title}: {plan.answers}"]
-    lines += [_describe_sweep(study)] if plan.is_sweep else _describe_table(plan)
+    lines += [_describe_sweep(plan)] if plan.is_sweep else _describe_table(plan)
     return "\n".join(map(wrap, [*lines, _cost(study)]))
 
 
-def _describe_sweep(study: Study) -> str:
-    plan, place = study.plan, study.plan.places[0]
+def _describe_sweep(plan: StudyPlan) -> str:
+    place = plan.places[0]
     configs, seeds = plan.configurations(place.row), plan.report.seeds
     experiment = plan.run(place, plan.first_config(place.row), "tuning", seeds[0]).experiment
     if plan.tuning.search == "grid":
@@ -71,40 +68,23 @@ def _describe_table(plan: StudyPlan) -> list[str]:
 
 
 def _cost(study: Study) -> str:
-    """Return the number of runs, and their time if known."""
-    finished = study.total - study.remaining
+    """Return the number of runs, and the hours that the study's file names."""
+    plan, finished = study.plan, study.total - study.remaining
     text = f"{study.total} runs" + (f"; {finished} are finished" if finished else "")
-    beyond = sum(_most_beyond(study.plan, state) for state in study.states)
-    text += f"; up to {beyond} more if grids are continued at their ends" if beyond else ""
-    pace = _pace(study)
-    if pace is not None and study.remaining:
-        costs = [run.cost for run in study.needed.values()]
-        seconds = pace * statistics.fmean(costs) * study.remaining
-        return f"{text}; about {_duration(seconds)} of computing left"
-    if study.plan.hours is not None and not finished:
-        return f"{text}; about {study.plan.hours:g} h on one core, by the study's file"
+    beyond = sum(
+        max(0, (plan.tuning.configurations or 0) - len(plan.configurations(state.place.row)))
+        for state in study.states
+        if plan.leader(state.place) == state.place
+        and state.phase == "tuning"
+        and len(plan.configurations(state.place.row)) > 1
+        and any(axis.can_continue for axis in plan.axes_of(state.place.row))
+    )
+    if plan.tuning.extend and not plan.is_sweep and beyond:
+        more = beyond * len(plan.report.seeds)
+        text += f"; up to {more} more if grids are continued at their ends"
+    if plan.hours is not None and not finished:
+        text += f"; about {plan.hours:g} h on one core, by the study's file"
     return text
-
-
-def _most_beyond(plan: StudyPlan, state: CellState) -> int:
-    """Return the maximum number of tuning runs beyond the ends of a cell's grids."""
-    row, configs = state.place.row, len(plan.configurations(state.place.row))
-    is_tuned = configs > 1 and plan.leader(state.place) == state.place and not plan.is_sweep
-    can_continue = any(axis.can_continue for axis in plan.axes_of(row)) and plan.tuning.extend
-    if not is_tuned or not can_continue or state.phase != "tuning":
-        return 0
-    return max(0, (plan.tuning.configurations or 0) - configs) * len(plan.report.seeds)
-
-
-def _pace(study: Study) -> float | None:
-    """Return the mean seconds per round and epoch of the finished runs; None without any."""
-    ends = [(run.cost, study.end_of(run)) for run in study.needed.values()]
-    paces = [end.seconds / max(1, cost) for cost, end in ends if isinstance(end, Measured)]
-    return statistics.fmean(paces) if paces else None
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"
 
 
 def planned_cells(study: Study) -> Iterator[str]:

@@ -8,7 +8,7 @@ its axis. The entry `printed` of a study's `scales` states only what differs fro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from fedray.base.errors import UserError
@@ -37,60 +37,60 @@ def as_printed(tree: Tree, where: str) -> Tree:
         where: the study, for messages.
 
     Raises:
-        UserError: if the study has no paper scale.
+        UserError: if the study has no paper scale, or has no mapping where one is expected.
     """
     scales = tree.get("scales") or {}
     if not can_be_printed(scales):
-        raise UserError(
-            f"{where} has no printed scale, because it has no paper scale; its scales are "
-            f"{', '.join(scales) or 'laptop'}"
-        )
-    paper, own = _mapping(scales[PAPER]), _mapping(scales.get(PRINTED))
-    study = {key: value for key, value in tree.items() if key not in ("claims", "report")}
-    scale = {key: value for key, value in paper.items() if key not in ("report", "hours")}
-    if tree.get("rows") is not None:
-        study = {**study, "select": None, "space": {}, "tuning": {}}
-        scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
-        numbers = _mapping(_mapping(tree.get("paper")).get("numbers"))
-        controls = [
-            name for name, row in _mapping(tree["rows"]).items() if _mapping(row).get("control")
-        ]
-        left = [name for name in controls if name not in {*numbers, *_mapping(own.get("rows"))}]
-        study["rows"] = _fixed(_mapping(tree["rows"]), left)
-        scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
+        have = ", ".join(scales) or "laptop"
+        raise UserError(f"{where} has no printed scale, because it has no paper scale, only {have}")
+    try:
+        return _printed(tree, dict(scales[PAPER] or {}), dict(scales.get(PRINTED) or {}))
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(f"{where}: rows, scales and paper need keys with values") from None
+
+
+def _printed(tree: Tree, paper: Tree, own: Tree) -> Tree:
+    """Return the file, given its scales `paper` and `printed`."""
+    study, scale = _without(tree, ("claims", "report")), _without(paper, ("report", "hours"))
+    if tree.get("rows"):
+        rows, changed = tree["rows"], own.get("rows") or {}
+        numbers = (tree.get("paper") or {}).get("numbers") or {}
+        named = {*numbers, *changed}
+        left = [n for n, row in rows.items() if _is_control(row) and n not in named]
+        of_scale = _fixed(scale.get("rows"), left)
+        study |= {"select": None, "space": {}, "tuning": {}, "rows": _fixed(rows, left)}
         study["glosses"] = _without(tree.get("glosses"), left)
+        scale = _without(scale, ("space", "tuning"))
+        own["rows"] = of_scale | {name: _laid(of_scale, name, row) for name, row in changed.items()}
     if {"columns", "curve"} & own.keys():
         study, scale = (_without(part, ("columns", "curve")) for part in (study, scale))
-    study["validation_fraction"] = None
-    study["report"] = {"seeds": list(SEEDS)}
-    study["set"] = _without(study.get("set"), FOR_CHOICE)
-    keys = {**_without(scale.get("set"), FOR_CHOICE), **_mapping(own.get("set"))}
-    printed = {**scale, **own, "set": keys}
-    if tree.get("rows") is not None:
-        printed["rows"] = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
-    return {**study, "scales": {PRINTED: printed}}
+    keys = {**_without(scale.get("set"), FOR_CHOICE), **(own.get("set") or {})}
+    return {
+        **study,
+        "validation_fraction": None,
+        "report": {"seeds": list(SEEDS)},
+        "set": _without(study.get("set"), FOR_CHOICE),
+        "scales": {PRINTED: {**scale, **own, "set": keys}},
+    }
 
 
-def _fixed(rows: Mapping[str, Any], left: Collection[str]) -> Tree:
+def _is_control(row: Any) -> bool:
+    return isinstance(row, dict) and bool(row.get("control"))
+
+
+def _fixed(rows: Tree | None, left: Collection[str]) -> Tree:
     """Return the rows without those named in `left` and without what is searched."""
     return {
-        name: _without(row, LEFT_OUT) if isinstance(row, Mapping) else row
+        name: _without(row, LEFT_OUT) if isinstance(row, dict) else row
         for name, row in _without(rows, left).items()
     }
 
 
-def _without(tree: Any, keys: Collection[str]) -> Tree:
-    return {key: value for key, value in _mapping(tree).items() if key not in keys}
+def _laid(rows: Tree, name: str, own: Any) -> Any:
+    """Return a row of the entry `printed`, laid over that of the paper scale."""
+    before = rows.get(name)
+    return {**before, **own} if isinstance(own, dict) and isinstance(before, dict) else own
 
 
-def _merged(rows: Mapping[str, Any], own: Mapping[str, Any]) -> Tree:
-    """Return the rows of the paper scale with the keys that `own` gives for the same rows."""
-    merged = {**rows, **own}
-    for name, row in own.items():
-        if isinstance(row, Mapping) and isinstance(rows.get(name), Mapping):
-            merged[name] = {**rows[name], **row}
-    return merged
-
-
-def _mapping(tree: Any) -> Mapping[str, Any]:
-    return tree if isinstance(tree, Mapping) else {}
+def _without(tree: Tree | None, keys: Collection[str]) -> Tree:
+    return {key: value for key, value in (tree or {}).items() if key not in keys}

@@ -46,54 +46,48 @@ class Progress(Lines):
         """Show that a run has finished a round."""
         self._update()
         if self.bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
-            so_far = (
-                "" if run.objective is None else f"  {self._objective_text(run.objective)} so far"
-            )
-            rounds = run.spec.experiment.rounds
+            rounds, so_far = run.spec.experiment.rounds, self._objective(run.objective)
             name = self._study.name_of(run.spec)
             self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
 
     def end(self, run: StudyRun) -> None:
         """Show that a run has ended."""
         self._update()
-        name, end = self._study.name_of(run.spec), self._study.end_of(run.spec)
-        line = f"{self._ended()}/{self._study.total} over  {name}  "
-        if isinstance(end, str) or run.objective is None:
-            line += f"failed: {end}"
+        end, study = self._study.end_of(run.spec), self._study
+        line = f"{self._ended()}/{study.total} over  {study.name_of(run.spec)}"
+        if isinstance(end, str):
+            line += f"  failed: {end}"
         else:
-            line += f"{self._objective_text(run.objective)} (round {run.round})"
-            if run.spec.key in self._study.stopped:
-                line += f"  stopped in round {run.last_round}"
+            stopped = run.spec.key in study.stopped
+            line += f"{self._objective(run.objective)} (round {run.round})"
+            line += f"  stopped in round {run.last_round}" if stopped else ""
         self._print(f"{line}  {time_of(run.seconds)}")
 
     def remaining_seconds(self) -> float | None:
         """Return the estimated remaining seconds; None until a run has ended."""
-        runs = [run for run in self._study.runs.values() if run.is_over and run.seconds]
-        if not runs:
+        ended = [run for run in self._study.runs.values() if run.is_over and run.seconds]
+        if not ended:
             return None
-        pace = sum(run.seconds for run in runs) / sum(run.spec.cost for run in runs)
-        needed = self._study.needed.values()
-        mean_cost = sum(spec.cost for spec in needed) / len(needed)
-        return pace * mean_cost * self._study.remaining / self._concurrent
+        pace = sum(run.seconds for run in ended) / sum(run.spec.cost for run in ended)
+        costs = [spec.cost for spec in self._study.needed.values()]
+        return pace * sum(costs) / len(costs) * self._study.remaining / self._concurrent
 
-    def _objective_text(self, objective: float) -> str:
-        return f"{self._study.plan.how} {objective:.4f}"
+    def _objective(self, objective: float | None) -> str:
+        return "" if objective is None else f"  {self._study.plan.how} {objective:.4f}"
 
     def _ended(self) -> int:
         return self._study.total - self._study.remaining
 
-    def _print(self, line: str) -> None:
+    def _left(self) -> str:
         remaining = self.remaining_seconds()
-        self.say(line, f"left {time_of(remaining)}" if remaining else "")
+        return f"left {time_of(remaining)}" if remaining else ""
+
+    def _print(self, line: str) -> None:
+        self.say(line, self._left())
         self._last_line = self._clock()
 
     def _update(self) -> None:
-        if self.bar is None:
-            return
-        remaining, total = self.remaining_seconds(), self._study.total
-        self.update(
-            completed=self._ended() / max(total, 1),
-            description="training",
-            done=f"{self._ended()}/{total}",
-            left="" if remaining is None else f"left {time_of(remaining)}",
-        )
+        total = max(1, self._study.total)
+        done = f"{self._ended()}/{total}"
+        share = self._ended() / total
+        self.update(completed=share, description="training", done=done, left=self._left())

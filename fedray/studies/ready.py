@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from filelock import FileLock
-
 from fedray.base.activity import say_next
 from fedray.base.errors import UserError
 from fedray.config import IMAGES, Experiment, keys_of
@@ -16,9 +14,7 @@ from fedray.plugins import use
 from fedray.results.record import Measured
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder
-from fedray.storage.states import StateStore
 from fedray.studies.plan import StudyPlan
-from fedray.studies.store import TRIAL_LOCK
 from fedray.studies.study import Study
 from fedray.tracking.store import resolve_uri, sqlite_path
 
@@ -31,13 +27,13 @@ TUNE_ENVIRONMENT = {
 def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     """Connect to Ray and read the inputs of all runs; return the number of concurrent runs.
 
+    A run whose inputs cannot be read or whose partition cannot be made is given up, with a message,
+    as long as its cell has other runs.
+
     Args:
         study: the study to run.
         firsts: the first experiment of each cell.
         track: whether runs are logged to MLflow.
-
-    A run whose inputs cannot be read or whose partition cannot be made is given up, with a message,
-    as long as its cell has other runs.
 
     Raises:
         UserError: if a run can never be placed, results or runs would be lost, or the inputs of all
@@ -49,24 +45,25 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         check_inputs(experiment)
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
-    mistakes: dict[tuple[object, ...], UserError | None] = {}
+    mistakes: dict[tuple[object, ...], str] = {}
     for state in study.states:  # Ray starts its workers meanwhile
-        wrong, plan, place = [], study.plan, state.place
+        plan, place = study.plan, state.place
         config = plan.first_config(plan.leader(place).row)
         usual = [plan.run(place, config, "report", seed) for seed in plan.report.seeds]
-        runs = [*state.runs, *usual]
-        for run in runs:
+        found = {}
+        for run in (*state.runs, *usual):
             kind = _input_key(run.experiment)
             if kind not in mistakes:
                 mistakes[kind] = _mistake_in_inputs(run.experiment)
-            if (mistake := mistakes[kind]) is not None:
-                wrong.append((run, f"{study.name_of(run)}: {mistake}"))
-        if len(wrong) == len(runs):
-            raise UserError(wrong[0][1])
-        for run, why in wrong:
+            found[run.key] = run, mistakes[kind]
+        wrong = {key: each for key, each in found.items() if each[1]}
+        if len(wrong) == len(found):
+            run, mistake = next(iter(wrong.values()))
+            raise UserError(f"{study.name_of(run)}: {mistake}")
+        for run, mistake in wrong.values():
             if run.key in study.needed and study.end_of(run) is None:
-                print(f"given up: {why}")
-                study.tell(run, why)
+                print(f"given up: {study.name_of(run)}: {mistake}")
+                study.tell(run, f"{study.name_of(run)}: {mistake}")
     return concurrent
 
 
@@ -128,8 +125,12 @@ def _input_key(experiment: Experiment) -> tuple[object, ...]:
     return (*map(str, parts), experiment.seed, *size)
 
 
-def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
-    """Read an experiment's images and partition; check its text encoder's weights and width."""
+def _mistake_in_inputs(experiment: Experiment) -> str:
+    """Read an experiment's images and partition, and check its text encoder's weights and width.
+
+    Returns:
+        What is wrong; "" if nothing is.
+    """
     import torch
 
     from fedray.runtime.assembly import Assembly, text_tower
@@ -142,43 +143,24 @@ def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
             tower = text_tower(experiment, assembly.setting, torch.device("cpu"))
             tower.check(assembly.setting.feature_dim)
     except UserError as error:
-        return error
-    return None
+        return str(error)
+    return ""
 
 
 def check_stored(study: Study) -> None:
-    """Raise an error if a study cannot reuse or resume a run in its store.
+    """Raise an error if the images of finished runs have changed since.
 
     Raises:
-        UserError: if such a run is damaged, or the images have changed since it finished.
+        UserError: naming the runs.
     """
-    finished = []
-    for run in study.needed.values():
-        folder = RunFolder(study.folder(run.key))
-        if not folder.has_run or run.key in study.failures:
-            continue
-        if isinstance(study.end_of(run), Measured):
-            finished.append((folder, run.experiment))
-            continue
-        try:
-            _check_run(folder)
-        except UserError as error:
-            raise UserError(
-                f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
-            ) from None
+    finished = [
+        (RunFolder(study.folder(run.key)), run.experiment)
+        for run in study.needed.values()
+        if isinstance(study.end_of(run), Measured) and study.folder(run.key).is_dir()
+    ]
     if finished:
         say_next("comparing images with those of the finished runs")
         check_current(finished, "remove these folders, or set FEDRAY_RESULTS to another place")
-
-
-def _check_run(folder: RunFolder) -> None:
-    """Raise a UserError if files that a study reads or resumes are damaged."""
-    folder.read()
-    if folder.is_finished:
-        return
-    with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running
-        folder.read_matrices("first")
-        StateStore(folder.states).load()
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:
@@ -195,21 +177,20 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
     """
     from fedray.runtime.assembly import image_keys, read_images
 
-    checksums: dict[str, str | None] = {}
+    checksums: dict[str, str] = {}
     changed = []
     for folder, experiment in runs:
         use(experiment.plugins)
-        keys = {key.removeprefix("data.") for key in keys_of(IMAGES)}
-        clip = experiment.model.model_dump_json(include={"clip"})
-        key = experiment.data.model_dump_json(include={*keys, "root"}) + clip
-        if key not in checksums:
-            try:
+        keys = {key.removeprefix("data.") for key in keys_of(IMAGES)} | {"root"}
+        images = experiment.data.model_dump_json(include=keys)
+        images += experiment.model.model_dump_json(include={"clip"})
+        if images not in checksums:
+            checksums[images] = ""
+            with suppress(UserError):
                 data = image_keys(experiment).model_copy(update={"download": False})
-                checksums[key] = read_images(data).sha256
-            except UserError:
-                checksums[key] = None
+                checksums[images] = read_images(data).sha256
         head = folder.read_head()
-        checksum = head.data_sha256 and (checksums[key] or head.data_sha256)
+        checksum = head.data_sha256 and (checksums[images] or head.data_sha256)
         if head.identity != experiment.identity(checksum or ""):
             changed.append(str(folder.path))
     if changed:

@@ -11,7 +11,6 @@ stopped; and the configurations that Optuna suggested.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.base.errors import UserError, named
-from fedray.config import Tree, validate
+from fedray.config import validate
 from fedray.results.design import Config
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured
-from fedray.storage.files import CHECKSUM, read_regular, sealed, unsealed, write_json
+from fedray.storage.files import read_regular, sealed, unsealed, write_json
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import CellState, cell_state, next_runs
@@ -271,35 +270,20 @@ class Study:
             UserError: if the file does not exist or cannot be read.
         """
         path = home / FILE
-        if not os.path.lexists(path):
-            raise UserError(f"{path} does not exist; name the folder of a sweep or table")
+        keys = ("status", "began", "command", "seconds", "failures", "suggested")
         try:
-            tree = json.loads(read_regular(path))
-            if CHECKSUM in tree:
-                tree = unsealed(tree)
-            if tree["format"] == FORMAT:
-                return cls._of(home, tree)
-        except UserError:
-            raise
+            tree = unsealed(json.loads(read_regular(path)))
+            if tree["format"] != FORMAT:
+                raise ValueError(f"format {tree['format']}, not {FORMAT}")
+            facts: dict[str, Any] = {key: tree[key] for key in keys}
+            store, stopped = _store_of(home, Path(tree["store"])), set(tree["stopped"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read: {named(error)}; remove it") from None
-        raise UserError(
-            f"{path} has format {tree['format']}, this version reads {FORMAT}; remove it"
-        )
-
-    @classmethod
-    def _of(cls, home: Path, tree: Tree) -> Study:
-        facts: dict[str, Any] = {
-            key: tree[key]
-            for key in ("status", "began", "command", "seconds", "failures", "suggested")
-        }
-        return cls(
-            home=home,
-            plan=validate(StudyPlan, tree["plan"], str(home / FILE)),
-            store=_store_of(home, Path(tree["store"])),
-            stopped=set(tree["stopped"]),
-            **facts,
-        )
+            raise UserError(
+                f"{path} cannot be read ({named(error)}); name the folder of a sweep or table, or "
+                "remove the file"
+            ) from None
+        plan = validate(StudyPlan, tree["plan"], str(path))
+        return cls(home, plan, store, stopped=stopped, **facts)
 
 
 def _store_of(home: Path, recorded: Path) -> Path:

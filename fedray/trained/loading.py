@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedray.base.errors import UserError, one_line
+from fedray.base.errors import UserError
 from fedray.config import load_experiment
 from fedray.data import FederatedData, ImageSet
 from fedray.runtime.assembly import Assembly
-from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import Which, kept_models
 from fedray.trained.model import TrainedModels
@@ -28,10 +26,8 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
         device: a PyTorch device for the models.
 
     Raises:
-        UserError: if there are no models, they are damaged, or the device cannot be used.
+        UserError: if there are no models, or they are damaged.
     """
-    if which not in (None, "best", "last"):
-        raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
     files = RunFolder(folder)
     run = files.read()
     kept = kept_models(files, run)
@@ -41,34 +37,11 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     if chosen == "last" and run.is_finished and best == run.done:
         chosen = "best"  # the last round is the best
     if chosen not in kept:
-        raise UserError(_why_there_are_none(folder, run, chosen if kept else None))
-    return TrainedModels(folder, without_data(folder), chosen, kept[chosen], _usable(device))
-
-
-def _usable(device: str) -> torch.device:
-    """Return the device; raise `UserError` with PyTorch's message if it cannot be used."""
-    try:
-        torch_device = torch.device(device)
-        torch.zeros(1, device=torch_device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device={device!r} cannot be used ({one_line(error)}); pass 'cpu'"
-        ) from None
-    return torch_device
-
-
-def _why_there_are_none(folder: Path, run: Run, which: str | None) -> str:
-    if which == "best":
-        return (
-            f"{folder} has no models of a best round: no images selected one (set "
-            "data.validation_fraction=0.1 or report.select=test), or keep.models did not ask for "
-            "them; use the models of the last round"
-        )
-    if not run.is_finished:
-        return (
-            f"the run in {folder} has not finished; go on with --resume {shlex.quote(str(folder))}"
-        )
-    return f"{folder} has no models; run the experiment again with keep.models=best"
+        why = "keep.models=best or last keeps models, and a best round needs images that choose it"
+        why = why if run.is_finished else "the run has not finished"
+        have = f"; it has those of the {' and '.join(kept)} round" if kept else ""
+        raise UserError(f"{folder} has no models of the {chosen} round{have}: {why}")
+    return TrainedModels(folder, without_data(folder), chosen, kept[chosen], torch.device(device))
 
 
 def without_data(folder: Path) -> Assembly:

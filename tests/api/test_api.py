@@ -121,7 +121,7 @@ def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
     with pytest.raises(RunFailed, match=r"callback .*my_callback failed after round 1: ValueErr"):
         small.train(tmp_path / "run", executor="serial", callbacks=[my_callback])
     assert fedray.load(tmp_path / "run").run.done == 1
-    result = small.train(tmp_path / "run", executor="serial", resume=True)
+    result = small.train(tmp_path / "run", executor="serial")
     assert result.is_finished
     alone = small.train(tmp_path / "alone", executor="serial")
     assert [r.metrics for r in result.rounds] == [r.metrics for r in alone.rounds]
@@ -130,14 +130,10 @@ def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
 def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.but(rounds=1).train("run", executor="serial")
-    with pytest.raises(UserError, match="holds a run; go on with resume=True, or"):
-        small.train("run", executor="serial")
+    again = small.but(rounds=1).train("run", executor="serial")
+    assert again.is_finished
     with pytest.raises(UserError, match="holds another experiment"):
-        small.but(seed=9).train("run", executor="serial", resume=True)
-    with pytest.raises(UserError, match="no run to go on with"):
-        small.train("other", executor="serial", resume=True)
-    with pytest.raises(UserError, match="pass its folder"):
-        small.train(resume=True)
+        small.but(seed=9).train("run", executor="serial")
     with pytest.raises(UserError, match="there is no run"):
         fedray.load("nowhere")
     with pytest.raises(UserError, match="neither 'ray' nor 'serial'"):

@@ -53,7 +53,7 @@ def method_of_a_notebook_changes(out):
     run = experiment(algorithm="minecell")
     begin(run, out)
     define(0.0)
-    run.train(out, executor="serial", resume=True)
+    run.train(out, executor="serial")
 
 
 def group_of_a_notebook(out, members):
@@ -64,7 +64,7 @@ def group_of_a_notebook(out, members):
         if not out.exists():
             run = experiment(algorithm="local", model__group="cellgroup")
             begin(run, out)
-    return len(run.train(out, executor="serial", resume=True).rounds), 3
+    return len(run.train(out, executor="serial").rounds), 3
 
 
 class _Frozen(nn.Module):
@@ -149,7 +149,7 @@ def keep_changed_on_resume(out, before, after, until=1):
     """All rounds are equally good, so that the first one is the best."""
     keys = {"rounds": 3, "lr": 1e-9, "report.select": "test"}
     begin(experiment(keep__models=before, **keys), out, until)
-    experiment(keep__models=after, **keys).train(out, executor="serial", resume=True)
+    experiment(keep__models=after, **keys).train(out, executor="serial")
     result = fedray.load(out)
     return result.models().round, result.best.round if after == "best" else 3
 
@@ -163,7 +163,7 @@ def rounds_take_the_arguments_of_train(out):
         with contextlib.closing(rounds):
             first = next(rounds)
     begin(experiment(), out)
-    rest = [done.round for done in experiment().rounds(out, executor="serial", resume=True)]
+    rest = [done.round for done in experiment().rounds(out, executor="serial")]
     return ([done.round for done in seen], rest), ([first.round], [1, 2])
 
 
@@ -188,7 +188,7 @@ def fine_tuning_of_a_resumed_run(out):
     run = experiment(model__group="dropping", lr=1.0, finetune_epochs=4)
     whole = run.train(out / "whole", executor="serial")
     begin(run, out / "resumed", until=1)
-    resumed = run.train(out / "resumed", executor="serial", resume=True)
+    resumed = run.train(out / "resumed", executor="serial")
     return [done.rounds[-1].metrics["finetuned_accuracy"] for done in (resumed, whole)]
 
 
@@ -246,7 +246,7 @@ def operation_that_cannot_be_batched(out):
 
 REFUSED = {
     operation_that_cannot_be_batched: "set stacked=1",
-    partial(keep_changed_on_resume, before="last", after="best"): "has no models of a best round",
+    partial(keep_changed_on_resume, before="last", after="best"): "has no models of the best round",
     partial(
         phase_without_validation,
         first={"name": "dominant_class", "shots": 4},

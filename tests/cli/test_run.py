@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 from rounds import result_in
 
+from fedray.api import training
 from fedray.base.errors import UserError
 from fedray.cli import run
 from fedray.command import Terminated
@@ -221,7 +222,7 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     tmp_path, notes, monkeypatch, capsys, error, code, printed
 ):
     out = tmp_path / "out"
-    rounds = run.begin
+    rounds = training.begin
 
     def stop_after_round_1(*args):
         for done in rounds(*args):
@@ -229,14 +230,14 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
             if done.round == 1:
                 raise error
 
-    monkeypatch.setattr(run, "begin", stop_after_round_1)
+    monkeypatch.setattr(training, "begin", stop_after_round_1)
     assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out, words=" ".join(QUICK))
     assert notes.log == ["started", "ended"]
     key = tracked_run(out).key
     before = result_of(out)
 
-    monkeypatch.setattr(run, "begin", rounds)
+    monkeypatch.setattr(training, "begin", rounds)
     notes.log.clear()
     assert main(["--resume", str(out), "--executor", "serial"]) == 0
     assert notes.log == ["started", "ended"]

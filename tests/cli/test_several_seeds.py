@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 from rounds import rounds_in
 
+from fedray.api import training
 from fedray.base.errors import UserError
-from fedray.cli import run
 from fedray.cli.run import several_seeds
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
@@ -47,7 +47,7 @@ def without_times(found: list[dict]) -> list[dict]:
 
 def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys, monkeypatch):
     home, alone = tmp_path / "home", tmp_path / "alone"
-    real = run.begin
+    real = training.begin
 
     def stop_in_seed_1(experiment, *args):
         for done in real(experiment, *args):
@@ -55,13 +55,13 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
             if experiment.seed == 1 and done.round == 1:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "begin", stop_in_seed_1)
+    monkeypatch.setattr(training, "begin", stop_in_seed_1)
     assert main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 130
     goes_on = [*WORDS, "seed=0,1", "--out", str(home), *SERIAL]
     said = capsys.readouterr().err
     assert said == f"interrupted; go on with: python -m fedray.run {' '.join(goes_on)}\n"
 
-    monkeypatch.setattr(run, "begin", real)
+    monkeypatch.setattr(training, "begin", real)
     assert main(goes_on) == 0
     last = [RunFolder(home / f"seed_{seed}").read().final.local_accuracy for seed in (0, 1)]
     said = capsys.readouterr().out

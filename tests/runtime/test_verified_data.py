@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
+from fedray.api import training
 from fedray.base.errors import UserError
-from fedray.cli import run
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.assembly import Assembly
@@ -72,7 +72,7 @@ class Interrupted:
 def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(run, "RoundProgress", Interrupted)
+        patch.setattr(training, "RoundProgress", Interrupted)
         assert command(root, out) == 130
     before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
     write_images(root, swapped=0)  # the same pixels and labels, in newer files

@@ -235,7 +235,7 @@ def test_without_images_that_choose_the_last_models_are_kept(trained):
     out = trained("fedavg", {"report.select": "validation"})
     assert metas(out) == {"last": 2}
     assert open_models(out).chosen == ""
-    with pytest.raises(UserError, match=r"no models of a best round.*validation_fraction"):
+    with pytest.raises(UserError, match="no models of the best round; it has those of"):
         open_models(out, "best")
 
 
@@ -378,16 +378,6 @@ def test_whose_model_is_asked_where_each_has_its_own(trained):
         models.model()
     with pytest.raises(UserError, match="has the clients 0 to 3, not 4"):
         models.model(4)
-
-
-def test_what_is_asked_for_wrongly_is_one_sentence(trained):
-    out = trained("local", {"rounds": 1})
-    with pytest.raises(UserError, match="which='first' is neither 'best' nor 'last'"):
-        open_models(out, "first")
-    with pytest.raises(UserError, match=r"device='gpu' cannot be used \(.*\); pass 'cpu'"):
-        open_models(out, device="gpu")
-    with pytest.raises(UserError, match=r"to_pandas\(of='client'\) is neither"):
-        fedray.load(out).to_pandas("client")
 
 
 def test_an_export_has_the_weights(trained, tmp_path):
