@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 import click
-from click.shell_completion import CompletionItem
 
 from fedray.base.activity import Escaping, end_waiting
 from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, one_line
@@ -83,26 +82,12 @@ class _Path(click.ParamType[Path]):
             self.fail(str(error), param, ctx)
 
 
-PATH, WORD = _Path(), click.STRING
+PATH = _Path()
 
 
-class KnownName(click.ParamType[str]):
-    """A name that the shell completes.
-
-    Args:
-        find: returns all valid names.
-    """
-
-    name = "name"
-
-    def __init__(self, find: Callable[[], Sequence[str]]) -> None:
-        self._find = find
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return the valid names that begin with the incomplete word."""
-        return [CompletionItem(name) for name in self._find() if name.startswith(incomplete)]
+def completed(find: Callable[[], Sequence[str]]) -> Callable[..., list[str]]:
+    """Return what completes a word in the shell: the names of `find` that begin with it."""
+    return lambda ctx, param, incomplete: [n for n in find() if n.startswith(incomplete)]
 
 
 def keys(function: F) -> F:

@@ -6,7 +6,6 @@ The command and the Python interface print the same lines.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -113,45 +112,39 @@ def say_line(line: str) -> None:
     print(line, flush=True)
 
 
-def accuracy_lines(done: Run) -> Iterator[str]:
-    """Yield lines with a run's accuracy and how its best round was selected."""
+def accuracy_line(done: Run) -> str:
+    """Return a line with a run's accuracy and how its best round was selected; "" without one."""
     best, final = done.best, done.final
     if final is None:
-        return
-    yield ""
+        return ""
     last = f"last {final.local_accuracy:.4f}"
     if best is not None:
         how = BEST[done.info.select]
-        yield f"local accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
-        return
-    yield f"local accuracy: {last}"
-    if done.info.select == "validation":
-        yield (
-            "no best round: there are no validation images (data.validation_fraction=0.1), and "
-            "report.select=test was not set"
-        )
+        return f"\nlocal accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
+    return (
+        f"\nlocal accuracy: {last}\nno best round: there are no validation images "
+        "(data.validation_fraction=0.1), and report.select=test was not set"
+    )
 
 
 def print_summary(out: Path, executor: str) -> None:
     """Print the last lines of the output: accuracy, traffic, times and folders."""
-    done = RunFolder(out).read()
-    for line in accuracy_lines(done):
-        print(line)
     from fedray.runtime.privacy import privacy_lines
 
-    for line in privacy_lines(done):
-        print(line)
+    done = RunFolder(out).read()
     up = Traffic.total(round_.up for round_ in done.rounds)
     down = Traffic.total(round_.down for round_ in done.rounds)
-    print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
-    process = "the server" if executor == "ray" else "this process"
     after = sum(round_.seconds for round_ in done.rounds if round_.round > 0)
-    start = done.costs.startup_seconds
-    print(
-        f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
-        f"{time_of(after)} for the other rounds)"
-    )
-    on_device = done.costs.peak_device_bytes
+    start, on_device = done.costs.startup_seconds, done.costs.peak_device_bytes
     device = f"; of one process on the GPU: {size_of(on_device)}" if on_device else ""
-    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}{device}")
-    print(f"results: {out}")
+    process = "the server" if executor == "ray" else "this process"
+    lines = [
+        accuracy_line(done),
+        *privacy_lines(done),
+        f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}",
+        f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
+        f"{time_of(after)} for the other rounds)",
+        f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}{device}",
+        f"results: {out}",
+    ]
+    print("\n".join(lines))

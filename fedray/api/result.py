@@ -25,9 +25,6 @@ class Result:
 
     Args:
         folder: the folder of the run.
-
-    Attributes:
-        folder: the folder of the run.
     """
 
     def __init__(self, folder: str | Path) -> None:

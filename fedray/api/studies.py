@@ -112,10 +112,6 @@ class SweepResult:
 
     Args:
         folder: the folder of the results.
-        grid: Ray Tune's results of the sweep that has just run.
-
-    Attributes:
-        folder: the folder of the results.
         grid: Ray Tune's `ResultGrid`; None if every run had finished before.
     """
 
@@ -180,9 +176,6 @@ class TableResult:
     """The results of a table.
 
     Args:
-        folder: the folder of the results.
-
-    Attributes:
         folder: the folder of the results.
     """
 

@@ -213,16 +213,10 @@ def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
         body = ast.parse(dedent(source)).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, after in zip(body.body, body.body[1:], strict=False):
-            text = _literal(after)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text:
-                texts[field.target.id] = " ".join(text.split())
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
     return texts
-
-
-def _literal(node: ast.stmt) -> str | None:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return str(node.value.value)
-    return None
 
 
 def _type(field: FieldInfo) -> str:

@@ -8,7 +8,7 @@ import click
 
 from fedray.base.shipped import names
 from fedray.base.units import size_of
-from fedray.command import Command, KnownName, keys, plugins
+from fedray.command import Command, completed, keys, plugins
 from fedray.core import Algorithm, algorithms
 from fedray.results.analyses.parameters import Cost, costs
 from fedray.results.pages.page import Section
@@ -20,7 +20,7 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 
 
 @click.command(cls=Command)
-@click.argument("experiment", type=KnownName(lambda: names("experiments")))
+@click.argument("experiment", shell_complete=completed(lambda: names("experiments")))
 @keys
 @plugins
 def command(experiment: str, keys: Sequence[str], plugin: Sequence[str]) -> None:

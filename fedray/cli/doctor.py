@@ -49,8 +49,8 @@ class Finding(NamedTuple):
 def command() -> int:
     """Check this installation and suggest fixes.
 
-    Checks packages, hardware, Ray, folders, MLflow and plug-ins. Exit code 1: a component that
-    every run needs is missing.
+    Checks packages, hardware, Ray, folders and MLflow. Exit code 1: a component that every run
+    needs is missing.
     """
     missing = []
     for what, check in CHECKS.items():
@@ -167,15 +167,6 @@ def tracker() -> Iterator[Finding]:
         yield Finding("note", f"no answer from {mask(uri)}", cure)
 
 
-def plug_ins() -> Iterator[Finding]:
-    """Check the plug-ins of installed packages."""
-    from fedray.registry import installed_points, registry
-
-    if points := installed_points():
-        registry("algorithm").names()
-        yield Finding("ok", ", ".join(point.value for point in points))
-
-
 CHECKS: dict[str, Check] = {
     "packages": installed_packages,
     "hardware": hardware,
@@ -183,6 +174,5 @@ CHECKS: dict[str, Check] = {
     "folder": writable_folders,
     "data": data_sets,
     "MLflow": tracker,
-    "plug-ins": plug_ins,
 }
 """The checks by what they check, in the order of the output."""

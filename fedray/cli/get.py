@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from fedray.base.activity import end_waiting
 from fedray.base.errors import UserError, nearest
 from fedray.base.units import size_of
-from fedray.command import Command, KnownName
+from fedray.command import Command, completed
 from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
 from fedray.data.origins import Origin, OriginFile
@@ -29,7 +29,7 @@ def _names() -> list[str]:
     epilog="A set lands in its folder below $FEDRAY_DATA, where the shipped experiments look; "
     "weights land in the hub's cache (HF_HOME). A stopped download goes on where it was.",
 )
-@click.argument("names", nargs=-1, type=KnownName(_names), metavar="NAME...")
+@click.argument("names", nargs=-1, shell_complete=completed(_names), metavar="NAME...")
 @click.option("--list", "lists", is_flag=True, help="List all names and what is on this machine.")
 def command(names: Sequence[str], lists: bool) -> None:
     """Fetch public data sets and weights of the papers.

@@ -19,7 +19,7 @@ import click
 from fedray.base.activity import is_terminal, say_next
 from fedray.base.errors import UserError, nearest, printable
 from fedray.base.shipped import FOLDERS, PACKAGE, files, names
-from fedray.command import Command, KnownName, keys
+from fedray.command import Command, completed, keys
 from fedray.command import plugins as with_plugins
 
 if TYPE_CHECKING:
@@ -105,17 +105,10 @@ def _listed(kind: str, entries: Mapping[str, Sequence[Entry]]) -> list[Entry]:
     return rows if kind == KEYS else sorted(rows, key=lambda entry: entry.name)
 
 
-def _rows(entries: Iterable[Entry]) -> list[tuple[str, str]]:
-    marks = {"-": ""}
-    return [
-        (
-            entry.name,
-            entry.summary
-            + marks.get(entry.paper, f"  ({entry.paper})")
-            + ("  [stacks]" if entry.stacked == "yes" else ""),
-        )
-        for entry in entries
-    ]
+def _rows(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    papers = {entry.name: f"  ({entry.paper})" * (entry.paper != "-") for entry in entries}
+    stacks = {"yes": "  [stacks]"}
+    return [(e.name, f"{e.summary}{papers[e.name]}{stacks.get(e.stacked, '')}") for e in entries]
 
 
 def _first_line(path: Path) -> str:
@@ -138,7 +131,7 @@ def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 @click.command(cls=Command)
 @click.argument(
-    "name", type=KnownName(lambda: sorted({name for kind in FOLDERS for name in names(kind)}))
+    "name", shell_complete=completed(lambda: sorted({n for kind in FOLDERS for n in names(kind)}))
 )
 @keys
 @with_plugins

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedray.command import PATH, WORD, Command
+from fedray.command import PATH, Command
 from fedray.results.analyses.harness import default_folder
 from fedray.results.blocks import Report
 from fedray.results.frame import (
@@ -59,7 +59,6 @@ USUAL_FORMATS = ("md", "csv", "png")
 @click.option(
     "--filter",
     "wanted",
-    type=WORD,
     multiple=True,
     metavar="KEY=VALUE",
     help="Only runs with this value, or one of several values (seed=0,1); repeatable.",
@@ -67,7 +66,6 @@ USUAL_FORMATS = ("md", "csv", "png")
 @click.option(
     "--label",
     "labels",
-    type=WORD,
     multiple=True,
     metavar="WHO=TEXT",
     help="Label of a row: WHO is a method or a label of the table; repeatable.",
@@ -75,7 +73,6 @@ USUAL_FORMATS = ("md", "csv", "png")
 @click.option(
     "--metric",
     "names",
-    type=WORD,
     multiple=True,
     default=[HEADLINE],
     show_default=True,

@@ -22,7 +22,7 @@ from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
     Command,
-    KnownName,
+    completed,
     go_on_with,
     is_program,
     keys,
@@ -67,7 +67,11 @@ class RunRequest:
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument("experiment", required=False, type=KnownName(partial(shipped.names, "experiments")))
+@click.argument(
+    "experiment",
+    required=False,
+    shell_complete=completed(partial(shipped.names, "experiments")),
+)
 @keys
 @click.option(
     "--executor",

@@ -13,7 +13,7 @@ from fedray.base import shipped
 from fedray.base.activity import say_next
 from fedray.base.imports import import_quickly
 from fedray.cli.start import import_while_ray_starts
-from fedray.command import PATH, Command, F, KnownName, is_program, keys, plugins
+from fedray.command import PATH, Command, F, completed, is_program, keys, plugins
 from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def _common(kind: Kind) -> Callable[[F], F]:
     Args:
         kind: the kind of study, for shell completion.
     """
-    name = KnownName(partial(shipped.names, f"{kind}s"))
+    find = completed(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
-        click.argument("name", type=name),
+        click.argument("name", shell_complete=find),
         keys,
         click.option(
             "--scale",

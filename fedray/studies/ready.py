@@ -148,16 +148,24 @@ def _mistake_in_inputs(experiment: Experiment) -> str:
 
 
 def check_stored(study: Study) -> None:
-    """Raise an error if the images of finished runs have changed since.
+    """Raise an error if stored runs are damaged, or images have changed since finished ones.
 
     Raises:
         UserError: naming the runs.
     """
-    finished = [
-        (RunFolder(study.folder(run.key)), run.experiment)
-        for run in study.needed.values()
-        if isinstance(study.end_of(run), Measured) and study.folder(run.key).is_dir()
-    ]
+    finished = []
+    for run in study.needed.values():
+        folder = RunFolder(study.folder(run.key))
+        if not folder.has_run or run.key in study.failures:
+            continue
+        if isinstance(study.end_of(run), Measured):
+            finished.append((folder, run.experiment))
+            continue
+        try:
+            folder.read()
+        except UserError as error:
+            again = f"remove {folder.path}, so that {study.plan.name} runs it again"
+            raise UserError(f"{error}; or {again}") from None
     if finished:
         say_next("comparing images with those of the finished runs")
         check_current(finished, "remove these folders, or set FEDRAY_RESULTS to another place")

@@ -127,7 +127,7 @@ def test_a_sweep_that_chooses_needs_validation_images():
 
 
 def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
-    with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; set an"):
+    with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; name"):
         swept(metrics=["global_accuracy"])
 
 

@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 from commands import plan_words
-from filelock import FileLock
 from pretended_runs import pretend, result_of
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 from written_runs import write_whole
@@ -22,7 +21,6 @@ from fedray.studies.forecast import headline, planned_cells
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.store import TRIAL_LOCK
 from fedray.studies.study import DIVERGED, Study, StudyRun
 from fedray.studies.trainable import trainable_of
 from fedray.studies.trials import best_command, sweep_outcome
@@ -192,13 +190,7 @@ def begun(**changes: object) -> Study:
     return study
 
 
-@pytest.mark.parametrize(
-    ("name", "rounds"),
-    [
-        *product(["rounds.jsonl", "run.json"], [1, 2]),
-        ("states/head.json", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "rounds"), [*product(["rounds.jsonl", "run.json"], [1, 2])])
 def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, capsys, name, rounds):
     write_sweep()
     study = sweep()
@@ -211,10 +203,6 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     trial.cleanup()
     file = folder / name
     file.write_bytes(file.read_bytes()[:-9] + b"\n")
-    with FileLock(folder / TRIAL_LOCK):  # as while another study runs it
-        is_read = name != "states/head.json"
-        assert main(["tiny", "--no-track", "--plan"]) == (2 if is_read else 0)
-    capsys.readouterr()
     assert main(["tiny", "--no-track"]) == 2
     error = capsys.readouterr().err
     assert str(file) in error
@@ -229,7 +217,7 @@ def test_a_plan_that_was_damaged_is_not_read(here):
     study = begun()
     file = study.home / "plan.json"
     file.write_text(file.read_text().replace("laptop", "labtop"))
-    with pytest.raises(UserError, match=r"plan\.json cannot be read: .*does not fit its checksum"):
+    with pytest.raises(UserError, match=r"plan\.json.*does not fit its checksum"):
         Study.read(study.home)
 
 

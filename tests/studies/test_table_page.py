@@ -282,7 +282,7 @@ def test_what_the_command_refuses(here, write, capsys):
             "local",
             BOTH,
             {},
-            "no global_accuracy; name another metric in its row with",
+            "no global_accuracy; name another metric, in a table for its row",
         ),
         ("fedbn", BOTH, {}, "fedbn has no global_accuracy; "),
         ("local", ["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),

@@ -12,7 +12,7 @@ from fedray.config import dump_yaml
 from fedray.results.claims import parse_claims
 from fedray.results.design import Place
 from fedray.results.paired import Side
-from fedray.studies.cell import check_cells, check_metrics
+from fedray.studies.cell import check_metrics
 from fedray.studies.plan import FRACTION, StudyPlan, store_key
 
 
@@ -124,20 +124,6 @@ def test_a_row_reports_the_rounds_that_it_sets_and_tunes_as_long_as_others(write
             for row, phase in (("mine", "report"), ("mine", "tuning"), ("local", "report"))
         ]
         assert found == ([7, 3, 3] if words else [7, 7, 2])
-
-
-def test_rows_that_run_the_same_are_refused(write):
-    write(rows={"mine": {"algorithm": "fedproto"}, "fedproto": None}, columns={"a": {}, "b": {}})
-    plan = plan_words("table", "tiny")
-    with pytest.raises(UserError, match="rows mine and fedproto of table tiny"):
-        check_cells(plan)
-    space = {"algorithm.lambda": {"grid": [1, 2]}}
-    write(
-        rows={"mine": {"algorithm": "fedproto", "space": space}, "fedproto": None},
-        tuning={"configurations": 4},
-    )
-    plan = plan_words("table", "tiny")
-    check_cells(plan)
 
 
 def test_layers_are_laid_on_each_other(write, here):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from commands import plan_words, study_tree
 
-from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments
 from fedray.results.design import Place
 from fedray.studies.cell import check_cells, check_metrics
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("empty_data")
 TUNE = Path(__file__).parents[2] / "tune"
 FILES = sorted(TUNE.glob("*.yaml"))
 TABLES = sorted((TUNE / "tables").glob("*.yaml"))
-WEIGHTED = "local_accuracy_weighted"
 
 
 def planned(name: str | Path, words: Sequence[str] = (), scale: str | None = None) -> StudyPlan:
@@ -77,89 +75,6 @@ def test_a_laptop_trial_asks_for_one_core():
             assert (experiment.workers, experiment.gpus) == (1, 0)
 
 
-def at_paper_scale(path: Path) -> Iterator[Experiment]:
-    """Yield every experiment of a sweep's grid or of a table's report."""
-    if "paper" not in study_tree(path).get("scales", {}):
-        return
-    plan = plan_words("table" if path in TABLES else "sweep", str(path), scale="paper")
-    for place in plan.places:
-        yield from every_experiment(plan, place)
-
-
-def methods_of(name: str) -> set[str]:
-    return {each.algorithm.name for each in at_paper_scale(TUNE / f"{name}.yaml")}
-
-
-def test_studies_rank_by_the_mean_that_the_papers_page_promises():
-    items = [each for each in read_papers()["fedtsp"].items if each.measure.startswith(WEIGHTED)]
-    assert len(items) == 10
-    for command in (command for item in items for command in item.printed):
-        kind, name = command.split()[2:4]
-        metrics = plan_words(kind.removeprefix("fedray."), name, scale="printed").metrics
-        assert metrics == [WEIGHTED, "local_accuracy"], command
-
-
-def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale():
-    swept = next(at_paper_scale(TUNE / "fedtsp_lambda.yaml"))
-    tabled = next(at_paper_scale(TUNE / "tables" / "fedtsp_lambda.yaml"))
-    assert swept.data.partition == tabled.data.partition
-    assert swept.model.group == tabled.model.group
-
-
-AS_COMPARED = re.compile("fedpgp|fedgen|fedconcat")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in (*FILES, *TABLES) if AS_COMPARED.search(str(study_tree(path)))],
-    ids=lambda path: f"{path.parent.stem}/{path.stem}",
-)
-def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
-    """What a plain name would not be: FedPGP, FedGen and FedConcat as they were compared."""
-    for each in at_paper_scale(path):
-        params = each.algorithm.tree()
-        match each.algorithm.name:
-            case "fedpgp" if path.stem.startswith("fedmgp"):
-                assert params["copies"] == 2
-            case "fedgen":
-                assert params["untrained"]
-            case "fedconcat":
-                assert (params["cluster_rounds"], each.rounds) == (50, 1050)
-
-
-def test_fashion_mnist_is_divided_as_cifar100_is():
-    for name in ("fedglcl_table2", "fedglcl_table2_cifar100"):
-        partitions = [
-            each.data.partition for each in at_paper_scale(TUNE / "tables" / f"{name}.yaml")
-        ]
-        routines = {
-            (found.name, found.tree()["variant"], found.tree()["min_samples"])
-            for found in partitions
-            if "dirichlet" in found.name
-        }
-        assert routines == {("fedtsp_dirichlet", "official", 10)}, name
-
-
-@pytest.mark.parametrize("number", [1, 12, 18])
-def test_methods_with_a_classifier_have_the_networks_whole_head(number):
-    for each in at_paper_scale(TUNE / "tables" / f"fedglcl_table{number}.yaml"):
-        width = 640 if each.algorithm.name.startswith("fedglcl") else 4096
-        assert each.model.feature_dim == width
-
-
-def test_local_epochs_are_those_of_all_methods():
-    methods = methods_of("tables/fedtsp_local_epochs")
-    assert methods == methods_of("tables/fedtsp_table1")
-    assert len(methods) == 12
-
-
-def test_generalisation_is_that_of_the_best_models_on_their_own_images():
-    for scale in ("laptop", "desktop", "paper", "printed"):
-        plan = plan_words("table", "fedtsp_generalisation", scale=scale)
-        metrics = ["global_test_accuracy", "local_accuracy_top5", "local_accuracy"]
-        assert (plan.metrics, plan.choose) == (metrics, "local_accuracy")
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -186,14 +101,6 @@ def test_a_tables_header_has_a_command_and_what_is_left_out_is_said(path):
     assert any(re.search(rf"python -m fedray\.table {path.stem}\b", line) for line in header)
     for scale, tree in study_tree(path).get("scales", {}).items():
         assert scale in ("paper", "printed") or tree.get("left_out"), scale
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in TABLES if path.stem.startswith("fedtsp_")], ids=lambda path: path.stem
-)
-def test_fedtsps_numbers_say_of_which_mean_they_are(path):
-    paper = study_tree(path).get("paper")
-    assert paper is None or "images" in paper["source"]
 
 
 def test_the_tables_of_the_documentation_can_be_run(tmp_path):

@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from fedray.base.errors import UserError
-from fedray.command import WORD
 from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import LoadedRun, RunGroup, interval_of, metric_of, selection_label
 from fedray.results.pages.cells import SPREAD, cell
@@ -28,7 +27,6 @@ USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accu
 @analysis(
     click.Option(
         ["--metric"],
-        type=WORD,
         multiple=True,
         help=f"Repeatable; default: those measured of {', '.join(USUAL)}.",
     ),

@@ -13,7 +13,6 @@ from statistics import fmean
 import click
 
 from fedray.base.errors import UserError
-from fedray.command import WORD
 from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import (
     NO_BEST,
@@ -34,7 +33,7 @@ NUMBER = Metric("number", "number", "min", None)
 
 
 @analysis(
-    click.Option(["--metric"], type=WORD, default=HEADLINE, show_default=True),
+    click.Option(["--metric"], default=HEADLINE, show_default=True),
     click.Option(
         ["--target"],
         type=float,
