@@ -99,17 +99,6 @@ class PaperNumbers(Frozen):
     """By row, then by column. `"*"` stands for all other columns, `mean` for the paper's mean over
     columns. A row without columns has one number for all columns."""
 
-    def of(self, row: str, column: str) -> tuple[float, float | None] | None:
-        """Return mean and spread of a cell, or of the mean over columns; None if missing."""
-        entry = self.numbers.get(row)
-        if isinstance(entry, dict):
-            entry = entry.get(column, None if column == MEAN else entry.get(OTHERS))
-        elif column == MEAN:
-            return None
-        if entry is None:
-            return None
-        return entry if isinstance(entry, tuple) else (float(entry), None)
-
 
 class RowPlan(Frozen):
     """A method, or a control: as the file has it, or complete at one scale."""
@@ -253,10 +242,16 @@ class Design(Frozen):
             row: the row.
             column: the column; None: the mean over columns.
         """
-        if self.paper is None:
-            return None
-        numbers = self.paper.of(row, MEAN if column is None else column)
-        return self.paper.of(row, MEAN) if numbers is None and len(self.columns) == 1 else numbers
+        columns = None if self.paper is None else self.paper.numbers.get(row)
+        if isinstance(columns, dict):
+            entry = columns.get(MEAN if column is None else column)
+            if entry is None and column is not None:
+                entry = columns.get(OTHERS, columns.get(MEAN) if len(self.columns) == 1 else None)
+        else:
+            entry = None if column is None else columns
+        if entry is None or isinstance(entry, tuple):
+            return entry
+        return float(entry), None
 
     def parsed_claims(self) -> list[Claim]:
         """Return the claims of the file, and those of its controls."""

@@ -16,9 +16,9 @@ SPREAD = "± half of the 95 % t interval over"
 """The meaning of ± in all output of fedray."""
 
 
-def metric_name(metric: Metric, unit: str = " (%)") -> str:
-    """Return a metric's display name; `unit` is appended for shares."""
-    return metric.name.replace("_", " ") + (unit if metric.is_share else "")
+def metric_name(metric: Metric) -> str:
+    """Return a metric's display name, with the unit of shares."""
+    return metric.name.replace("_", " ") + " (%)" * metric.is_share
 
 
 def short_name(metric: Metric) -> str:

@@ -164,7 +164,13 @@ def _caption(record: TableRecord, metric: Metric, *, is_bold: bool) -> str:
         chosen,
         "Bold: better than every other row, each decided by a claim" if is_bold else "",
     ]
-    if plan.paper is not None and metric is record.shown[0]:
+    runs = [run for of in record.cells for run in record.reported(of).values()]
+    if metric is record.shown[0] and (
+        counts := {run.test_images for run in runs if run.test_images}
+    ):
+        images = " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+        sentences.append(f"The clients of a run are tested on {images} images")
+    if metric is record.shown[0] and plan.paper is not None:
         sentences.append(f"Paper: {plan.paper.source}")
     if any(record.reasons(of) and record.reported(of) for of in record.cells):
         sentences.append(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -97,13 +96,6 @@ def test_labels_distinguish_equal_last_parts(tmp_path: Path) -> None:
         "fml algorithm.alpha=0.5 data.partition.alpha=0.1",
         "fml algorithm.alpha=0.7 data.partition.alpha=0.3",
     }
-
-
-def test_one_configuration_is_called_by_its_method(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", [0.1], {"seed": 0})
-    write_run(tmp_path / "b", [0.1], {"seed": 3})
-    (member,) = groups_in(tmp_path).values()
-    assert (member.label, member.seeds) == ("fedtsp", [0, 3])
 
 
 def test_numbers_over_seeds(tmp_path: Path) -> None:
@@ -212,17 +204,6 @@ def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
 def warnings_of(folder: Path) -> list[str]:
     groups, notes = group_runs(load_runs([folder]))
     return Report(groups, [ACCURACY], "best", notes).caveats
-
-
-def test_other_partitions_of_the_same_seed_are_a_warning(tmp_path: Path) -> None:
-    for method in ("fedtsp", "fedproto"):
-        for seed in (0, 1, 2):
-            other = "other" if method == "fedproto" and seed > 0 else None
-            changes = {"algorithm.name": method, "seed": seed}
-            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
-    assert warnings_of(tmp_path) == [
-        "not compared: fedproto and fedtsp have other partitions (seed 1, 2)"
-    ]
 
 
 def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
@@ -344,23 +325,6 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
 
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / "table.md").exists()
-
-
-@pytest.mark.parametrize("kind", [".csv", ".png"])
-def test_what_cannot_be_written_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    write_run(tmp_path / "run", [0.1, 0.5])
-    replace_file = os.replace
-
-    def fail(source: Path, target: Path) -> None:
-        if Path(target).suffix == kind:
-            raise OSError(28, "No space left on device")
-        replace_file(source, target)
-
-    monkeypatch.setattr(os, "replace", fail)
-    assert main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 def test_a_seed_that_was_killed_before_its_first_round_leaves_figures(tmp_path: Path) -> None:

@@ -143,13 +143,6 @@ def test_a_method_in_several_rows_keeps_the_rest_of_their_labels(tmp_path: Path)
     assert [row["row"] for row in rows] == ["strong=7", "fedtsp lambda=1"]
 
 
-def test_a_filter_takes_any_text(tmp_path: Path) -> None:
-    for folder, template in (("a", "{name}: a photo"), ("b", "[a drawing of {name}")):
-        write_run(tmp_path / folder, [0.1, 0.2], {"text.template": template})
-    rows = report(str(tmp_path), "--filter", "text.template={name}: a photo", f"{tmp_path}/t.csv")
-    assert len(rows) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
