@@ -303,8 +303,8 @@ def test_a_plan_survives_its_file(write):
     )
     plan = plan_words("table", "tiny")
     assert StudyPlan.model_validate_json(plan.model_dump_json()) == plan
-    assert plan.paper.of("mine", "all") == (12.5, 0.5)
-    assert plan.paper.of("local", "all") is None
+    assert plan.paper_of("mine", "all") == (12.5, 0.5)
+    assert plan.paper_of("local", "all") is None
 
 
 def test_validation_images_are_held_out_where_the_experiment_does_not_say(write, here):
