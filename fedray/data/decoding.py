@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,24 +69,6 @@ AS_STORED = ReadOptions()
 """Images in their stored size and colours."""
 
 
-_SQUASHES = ("squash", "squash_bicubic")
-
-
-class _Fit(NamedTuple):
-    """How an image is resized to S x S pixels."""
-
-    resampling: Literal["nearest", "bilinear", "bicubic"]
-    as_torchvision: bool
-    squash: bool = False
-
-    @classmethod
-    def of(cls, resize: Resize | None, resampling: Literal["nearest"] | Resampling) -> _Fit:
-        """Return the fit of `data.resize`, with another filter if it is None or for masks."""
-        if resize is None or resampling == "nearest":
-            return cls(resampling, resize is not None, resize in _SQUASHES)
-        return cls("bicubic" if "bicubic" in resize else "bilinear", True, resize in _SQUASHES)
-
-
 def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return an array in memory."""
     return np.empty(shape, np.uint8)
@@ -131,7 +113,6 @@ def decode(
         UserError: if an image cannot be decoded or has more than 8 bits per channel, or if sizes
             differ and `options.image_size` is None.
     """
-    fit = _Fit.of(options.resize, resampling)
     first = _opened(encoded[0], where(0))
     size = first.size if options.image_size is None else (options.image_size,) * 2
     is_large = first.width * first.height >= _WORTH_THREADS
@@ -145,7 +126,7 @@ def decode(
                 image = _opened(encoded[i], where(i))
                 if grey_only and image.mode not in _GREY:
                     raise _Colour
-                images[i] = _pixels(image, where(i), channels, size, options.image_size, fit)
+                images[i] = _pixels(image, where(i), channels, size, options, resampling)
 
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(fill, range(0, len(encoded), _CHUNK)))
@@ -185,7 +166,7 @@ def decode_masks(
         UserError: if a mask cannot be decoded, differs in size from its image, or contains an
             unknown class.
     """
-    fit, decoded = _Fit.of(options.resize, "nearest"), []
+    decoded = []
     for i, (image, mask) in enumerate(zip(images, masks, strict=True)):
         name = str(mask) if isinstance(mask, Path) else f"the mask of {where(i)}"
         found, size = _opened(mask, name), _opened(image, where(i)).size
@@ -199,7 +180,7 @@ def decode_masks(
                 f"{name} has {found.width}x{found.height} pixels, but its image {where(i)} has "
                 f"{size[0]}x{size[1]}; make them equal"
             )
-        decoded.append(np.asarray(_fitted(found, options.image_size, fit)))
+        decoded.append(np.asarray(_fitted(found, options, "nearest")))
     ids = np.stack(decoded)
     if classes == 2 and len(values := np.unique(ids)) == 2:
         return np.asarray(ids == values[1], np.uint8)
@@ -265,12 +246,13 @@ def _pixels(
     where: str,
     channels: int,
     size: tuple[int, int],
-    image_size: int | None,
-    fit: _Fit,
+    options: ReadOptions,
+    resampling: Resampling,
 ) -> NDArray[np.uint8]:
     """Return the pixels of an image on a white ground, uint8 [channels, H, W], of a size (W, H)."""
     try:
-        fitted = _fitted(_on_white(image).convert("L" if channels == 1 else "RGB"), image_size, fit)
+        coloured = _on_white(image).convert("L" if channels == 1 else "RGB")
+        fitted = _fitted(coloured, options, resampling)
     except Exception as error:  # see `_opened`
         raise _undecodable(where, error) from None
     if fitted.size != size:
@@ -295,22 +277,28 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", coloured.size, "white"), coloured)
 
 
-def _fitted(image: Image.Image, size: int | None, fit: _Fit) -> Image.Image:
-    """Scale the shorter side to `size` and crop the central square, or scale both sides."""
+def _fitted(
+    image: Image.Image, options: ReadOptions, resampling: Literal["nearest"] | Resampling
+) -> Image.Image:
+    """Scale the shorter side to the image size and crop the central square, or scale both sides."""
     from PIL import Image
 
+    size, resize = options.image_size, options.resize
     if size is None:
         return image
-    if fit.squash:
-        return image.resize((size, size), Image.Resampling[fit.resampling.upper()])
+    if resize is not None and resampling != "nearest":
+        resampling = "bicubic" if "bicubic" in resize else "bilinear"
+    chosen = Image.Resampling[resampling.upper()]
+    if resize in ("squash", "squash_bicubic"):
+        return image.resize((size, size), chosen)
     width, height = image.size
-    shorter, whole = min(width, height), round if fit.as_torchvision else int
+    shorter, whole = min(width, height), int if resize is None else round
     if shorter != size:
-        if fit.as_torchvision:
-            width, height = (int(size * side / shorter) for side in (width, height))
-        else:
+        if resize is None:
             scale = size / shorter
             width, height = max(size, int(width * scale)), max(size, int(height * scale))
-        image = image.resize((width, height), Image.Resampling[fit.resampling.upper()])
+        else:
+            width, height = (int(size * side / shorter) for side in (width, height))
+        image = image.resize((width, height), chosen)
     left_edge, top_edge = whole((width - size) / 2), whole((height - size) / 2)
     return image.crop((left_edge, top_edge, left_edge + size, top_edge + size))

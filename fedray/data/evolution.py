@@ -6,7 +6,6 @@ separate random streams, so that a run equals one without phases until the first
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -31,7 +30,7 @@ class Phase(NamedTuple):
     partition: AnyPartition
 
 
-class Evolution(Entry, ABC):
+class Evolution(Entry):
     """A change of the clients' data; its typed parameters are the keys `data.evolution.*`."""
 
     @property
@@ -39,9 +38,9 @@ class Evolution(Entry, ABC):
         """Return True if test images stay test images in all phases."""
         return True
 
-    @abstractmethod
     def later(self) -> Sequence[Phase]:
         """Return the phases after the first partition, ordered by round."""
+        return ()
 
 
 evolutions: Registry[type[Evolution]] = Registry("data evolution", "fedray.data.evolution")
@@ -52,9 +51,6 @@ class NoEvolution(Evolution):
     """Every client keeps its images."""
 
     name = "none"
-
-    def later(self) -> Sequence[Phase]:
-        return ()
 
 
 class PhaseParams(Frozen):
@@ -169,19 +165,26 @@ def _within_phase(number: int, redrawn: Sequence[str], rng_for: StreamFor) -> St
 
 def _with_roles(data: FederatedData, first: FederatedData) -> FederatedData:
     """Keep every image's role (training, validation or test), even if its client changes."""
-    parts_of_clients = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
+    whole = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
     tested = _union(first.test)
-    validated = None if first.validation is None else _union(first.validation)
-    held_out = tested if validated is None else np.concatenate([tested, validated])
+    validated = tested[:0] if first.validation is None else _union(first.validation)
+    held_out = np.concatenate([tested, validated])
+
+    def share(positions: Indices, *, invert: bool = False) -> tuple[Indices, ...]:
+        return tuple(np.sort(part[np.isin(part, positions, invert=invert)]) for part in whole)
+
     repartitioned = replace(
         data,
-        train=tuple(np.sort(part[~np.isin(part, held_out)]) for part in parts_of_clients),
-        test=tuple(np.sort(part[np.isin(part, tested)]) for part in parts_of_clients),
-        validation=None
-        if validated is None
-        else tuple(np.sort(part[np.isin(part, validated)]) for part in parts_of_clients),
+        train=share(held_out, invert=True),
+        test=share(tested),
+        validation=None if first.validation is None else share(validated),
     )
-    _check_roles(repartitioned)
+    for client, part in enumerate(repartitioned.train):
+        if not len(part):
+            raise UserError(
+                f"client {client} has no training image, because test and validation images keep "
+                "their roles; lower data.clients, or set data.evolution.tests=redrawn"
+            )
     return repartitioned
 
 
@@ -197,13 +200,3 @@ def _check_kinds(partitions: Sequence[AnyPartition]) -> None:
 
 def _union(parts: Sequence[Indices]) -> Indices:
     return np.unique(np.concatenate(parts))
-
-
-def _check_roles(data: FederatedData) -> None:
-    """Raise a UserError if a client has no training image."""
-    for client, part in enumerate(data.train):
-        if not len(part):
-            raise UserError(
-                f"client {client} has no training image, because test and validation images keep "
-                "their roles; lower data.clients, or set data.evolution.tests=redrawn"
-            )

@@ -120,9 +120,7 @@ class NiftiFolder(Source):
 
 def _cases(root: Path) -> list[_Case]:
     """Return every patient, ordered by site and name."""
-    cases = [
-        _case(site, name, pair) for site in folders_of(root) for name, pair in _pairs(site).items()
-    ]
+    cases = [case for site in folders_of(root) for case in _patients(site)]
     if not cases:
         raise UserError(
             f"data.root={root} contains no volumes; expected <site>/<case>.nii.gz and "
@@ -131,28 +129,22 @@ def _cases(root: Path) -> list[_Case]:
     return cases
 
 
-def _pairs(site: Path) -> dict[str, dict[bool, Path]]:
-    """Return each patient's volume (False) and segmentation (True), if present."""
-    pairs: dict[str, dict[bool, Path]] = {}
-    for path in sorted(site.iterdir()):
-        match = _VOLUME.fullmatch(path.name)
-        if match is None:
-            continue
-        pair = pairs.setdefault(match["case"], {})
-        other = pair.setdefault(match["mask"] is not None, path)
+def _patients(site: Path) -> Iterator[_Case]:
+    """Yield the patients of a site, each with a volume and a segmentation."""
+    files = dict[tuple[str, bool], Path]()
+    matches = [(_VOLUME.fullmatch(path.name), path) for path in sorted(site.iterdir())]
+    for match, path in ((match, path) for match, path in matches if match):
+        other = files.setdefault((match["case"], match["mask"] is not None), path)
         if other is not path:
             raise UserError(f"{path} is a duplicate of {other.name}; remove one of them")
-    return pairs
-
-
-def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
-    if len(pair) < 2:
-        missing, present = "volume" if True in pair else "segmentation", next(iter(pair.values()))
-        raise UserError(
-            f"{present} has no {missing}; expected {site.name}/{name}.nii.gz and "
-            f"{site.name}/{name}_segmentation.nii.gz"
-        )
-    return _Case(site.name, name, pair[False], pair[True])
+    for name in dict.fromkeys(name for name, _ in files):
+        volume, mask = (files.get((name, is_mask)) for is_mask in (False, True))
+        if volume is None or mask is None:
+            raise UserError(
+                f"{volume or mask} has no {'volume' if mask else 'segmentation'}; expected "
+                f"{site.name}/{name}.nii.gz and {site.name}/{name}_segmentation.nii.gz"
+            )
+        yield _Case(site.name, name, volume, mask)
 
 
 def _shift(one: NDArray[np.float64], other: NDArray[np.float64], shape: Sequence[int]) -> float:
