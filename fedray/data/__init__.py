@@ -2,7 +2,7 @@
 
 configurable.py  base of objects chosen by name and built from typed parameters
 sources/         one file per data source, which lists rows
-partitions/      one file per partition of images over clients
+partitions/      partitions of images over clients, by kind
 known/           the public data sets that fedray knows, one YAML file each
 folders.py       class folders, folders of splits, files that are not read
 listing.py       classes and domains of listed images: chosen, named, checked

@@ -9,7 +9,7 @@ encoders/        frozen text encoders behind one interface, registered by name
 prompts.py       insert context tokens into texts, Eq. (4) of FedTSP
 prototypes.py    text prototypes under prompts
 distinct.py      compare classes once by their vectors or tokens
-text_cache.py    the node's cache of tokens and text features
+text_cache.py    the node's cache of text features
 trainable.py     a text tower whose last blocks are trained
 tower.py         a text encoder together with the texts of the classes
 

@@ -1,4 +1,4 @@
-"""Partitions of images over clients: one module each.
+"""Partitions of images over clients: by classes, by Dirichlet draws, by domains, with few shots.
 
 A partition is a pure function of (annotations, clients, parameters, random stream). It assigns an
 image to at most one client; most partitions leave none out. A few-shot protocol draws the images
