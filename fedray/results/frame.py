@@ -6,7 +6,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -367,9 +366,12 @@ def filter_runs(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[Lo
 
 def _comparable_text(value: Any) -> str:
     """Return a text for comparing values of files and command lines: 7, 7.0 and "7" are equal."""
-    with suppress(ValueError, TypeError):
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    try:
         return repr(float(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]:

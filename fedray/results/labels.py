@@ -29,10 +29,10 @@ def show_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else one_line(value)[:LONGEST]
 
 
-def config_label(config: Mapping[str, Any], between: str = " ") -> str:
+def config_label(config: Mapping[str, Any]) -> str:
     """Return a short text of a configuration: "lambda=7 tau=0.1"."""
     names = short_names(config)
-    return between.join(f"{names[key]}={show_value(value)}" for key, value in config.items())
+    return " ".join(f"{names[key]}={show_value(value)}" for key, value in config.items())
 
 
 def is_number(value: Any) -> bool:

@@ -90,6 +90,18 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     assert (here / "out" / "figure.png").read_bytes() == before
 
 
+def test_rows_with_one_label_are_two_rows_of_table_and_figure(play, here, monkeypatch):
+    rows = {name: {"algorithm": name, "label": "Same"} for name in ("fedproto", "local")}
+    changes = {**CHANGES, "rows": rows, "claims": [], "paper": None}
+    record = outcome(play(lambda wanted: [(0.0, 0.0), (0.5, 0.5)], **changes))
+    names = ["Same [fedproto]", "Same [local]"]
+    assert [row[0] for row in cells_of(record)[1]] == names
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.append(figure))
+    draw_table(record, here / "figure.png")
+    assert [text.get_text() for text in drawn[0].axes[0].get_yticklabels()] == names
+
+
 def test_the_papers_mean_stands_beside_ours(play):
     said = {"mine": {"Dir(0.1)": 70, "mean": [60.5, 0.2]}, "base": {"*": 40.0}, "null": 30.0}
     for given, shown, of_null in (

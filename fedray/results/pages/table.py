@@ -101,9 +101,10 @@ def main_table(record: TableRecord, metric: Metric) -> Section:
 
 
 def row_text(record: TableRecord, row: str) -> str:
-    """Return a row's label, marked if the row is a control."""
-    plan = record.plan.rows[row]
-    return f"{plan.label} (control)" if plan.control else plan.label
+    """Return a row's label, with the row's name if others have the label, marked if a control."""
+    plan, labels = record.plan.rows[row], [of.label for of in record.plan.rows.values()]
+    label = plan.label if labels.count(plan.label) == 1 else f"{plan.label} [{row}]"
+    return f"{label} (control)" if plan.control else label
 
 
 def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric) -> str:

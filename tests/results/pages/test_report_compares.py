@@ -129,6 +129,8 @@ def test_rows_are_chosen_and_named(runs: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "t.csv")
     rows = report(str(runs), "--filter", "algorithm=fedtsp", "--filter", "seed=1,7", out)
     assert [(row["row"], row["seed"]) for row in rows] == [("fedtsp", "1")]
+    for condition in ("privacy.mode=none", "drop_last=true,false", "lr=0.01,5e-2,0.05"):
+        assert len(report(str(runs), "--filter", condition, out)) == 4
     rows = report(str(runs), "--label", "fedtsp=Ours (tau=1)", "--label", "fedproto=FedProto", out)
     assert [row["row"] for row in rows] == ["Ours (tau=1)"] * 2 + ["FedProto"] * 2
 
