@@ -51,9 +51,6 @@ def split_command(command: str) -> tuple[str, list[str]]:
 def check_command(command: str) -> list[PlannedRun]:
     """Parse a command and resolve every experiment that it would run, without running any.
 
-    Returns:
-        The runs; empty for a command that reads results.
-
     Raises:
         UserError: if the command would raise it.
         MissingRoot: if the only problem is that a data set is missing on this machine.

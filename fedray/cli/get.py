@@ -207,13 +207,11 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
 
     The state is "here", "begun" or "-".
     """
-    home = Path(os.environ.get("FEDRAY_DATA", "")).expanduser()
+    home = Path(os.environ.get("FEDRAY_DATA", "/nowhere")).expanduser()
     for known in known_sets().values():
         root = home / known.folder
         begun = root.with_name(f"{root.name}.part").is_dir()
         state = "here" if root.is_dir() else "begun" if begun else "-"
-        if "FEDRAY_DATA" not in os.environ:
-            state = "-"
         place = str(root) if state == "here" else known.origin.page
         size = sum(file.bytes or 0 for file in known.origin.files)
         yield known.name, state, _sized(known.title, size), place

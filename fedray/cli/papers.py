@@ -207,7 +207,6 @@ def select_items(
     wanted, found = _folded(item), papers[name].items
     begins = re.compile(rf"(.*, )?{re.escape(wanted)}\b")
     items = [one for one in found if _folded(one.item) == wanted]
-    items = items or [one for one in found if wanted in _folded(one.item).split(", ")]
     items = items or [one for one in found if begins.match(_folded(one.item))]
     if not items:
         raise UserError(f"{name} has no item '{item}'.{nearest(item, [o.item for o in found])}")

@@ -14,8 +14,7 @@ def import_while_ray_starts(*, trials: bool = False) -> None:
         trials: whether a study's runs follow, which need Ray Tune.
 
     Raises:
-        UserError: if Ray cannot be started safely.
-        FedrayError: if it does not start.
+        FedrayError: if Ray does not start.
     """
     libraries = ["torch", *(["fedray.studies.tune"] if trials else [])]
     importing = threading.Thread(target=import_quickly, args=libraries, daemon=True)
