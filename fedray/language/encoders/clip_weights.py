@@ -229,7 +229,8 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
     is_folder = path is not None and (spec.model is None or Path(path).expanduser().is_dir())
     if is_folder or model.startswith("hf-hub:"):
         if surplus := spec.model if is_folder else spec.path or spec.pretrained:
-            raise UserError(f"{key}: {path if is_folder else model} needs no {surplus}; remove it")
+            where = path if is_folder else model
+            raise UserError(f"{key}: {where} describes its model itself; remove {surplus}")
         folder = find_folder(key, path, model.removeprefix("hf-hub:"))
         name, weights = f"local-dir:{folder}" if is_folder else model, tuple(weight_files(folder))
         return WeightSource(key, name, weights, folder=folder)
