@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,3 +92,21 @@ def test_decoded_images_go_to_the_mapped_file_and_not_through_memory(tmp_path):
     assert np.array_equal(images.images[70], np.asarray(resized).transpose(2, 0, 1))
     resized = grey.resize((256, 256), Image.Resampling.BILINEAR)
     assert (images.images[:70] == np.asarray(resized)).all()
+
+
+CHANGES = {
+    "images": lambda of: 255 - of.images,
+    "labels": lambda of: 1 - of.labels,
+    "class_names": lambda of: ("a", "c"),
+    "origin": lambda of: of.origin[::-1].copy(),
+    "domains": lambda of: Domains(("y", "x"), 1 - of.domains.ids),
+    "masks": lambda of: 1 - of.masks,
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_the_hash_of_images_covers_all_that_numbers_depend_on(field):
+    made = make_images(masks=True)
+    change = {field: CHANGES[field](made), "sha256": ""}
+    assert replace(made, sha256="").sha256 == made.sha256
+    assert replace(made, **change).sha256 != made.sha256
