@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,10 +169,7 @@ class Returns(Augmentation):
     """An augmentation that returns a function of the images."""
 
     name = "returns"
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
+    function: Any = None
 
     def __call__(self, images, generator):
         return self.function(images)
@@ -185,7 +183,7 @@ class Returns(Augmentation):
 def test_augmented_images_of_another_type_or_shape_are_refused(function):
     images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
     with pytest.raises(UserError, match=r"data\.augment=returns"):
-        augmented(Returns(function), images, torch.Generator())
+        augmented(Returns(function=function), images, torch.Generator())
 
 
 @pytest.mark.parametrize("type_", [np.int64, np.float32, np.uint16])
@@ -198,27 +196,23 @@ class Rows(Source):
     """A source of two images whose second label is given."""
 
     name, kept = "rows", False
-
-    def __init__(self, label):
-        super().__init__()
-        self.rows = [
-            Row(np.zeros((4, 4), np.uint8), value, where=f"row {i}")
-            for i, value in enumerate((0, label))
-        ]
+    label: Any = None
 
     def listing(self, root, options):
-        return Listing(("cat", "dog"), self.rows)
+        image, labels = np.zeros((4, 4), np.uint8), enumerate((0, self.label))
+        rows = [Row(image, value, where=f"row {i}") for i, value in labels]
+        return Listing(("cat", "dog"), rows)
 
 
 @pytest.mark.parametrize("label", ["dog", 0.5, np.array([1]), None, 2, -1])
 def test_a_label_that_is_no_position_is_refused_with_its_row(tmp_path, label):
     with pytest.raises(UserError, match="row 1 has the label"):
-        Rows(label).read(tmp_path, ReadOptions())
+        Rows(label=label).read(tmp_path, ReadOptions())
 
 
 @pytest.mark.parametrize("label", [1, np.int32(1), np.array(1), torch.tensor(1)])
 def test_whole_numbers_of_any_type_are_labels(tmp_path, label):
-    assert Rows(label).read(tmp_path, ReadOptions()).labels.tolist() == [0, 1]
+    assert Rows(label=label).read(tmp_path, ReadOptions()).labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

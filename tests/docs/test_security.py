@@ -18,7 +18,7 @@ from fedray.runtime import cluster
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(fedray.__file__).parent
 PROMISES = {
-    "`show`, `cost`": "plugins/test_named_texts::test_what_only_reads_a_run_loads_no_plugin",
+    "`show`, `report`": "plugins/test_named_texts::test_what_only_reads_a_run_loads_no_plugin",
     "`predict`, `fedray.load`": "plugins/test_named_texts::"
     "test_the_text_of_a_folder_runs_if_the_user_names_a_copy",
     "Nothing in it is unpickled": "docs/test_security::test_files_are_never_unpickled",

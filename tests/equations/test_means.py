@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedray.algorithms.averaging.fedfa_augmentation import variance_over_clients
-from fedray.algorithms.distillation.feddf import FedDF
+from fedray.algorithms.distillation import feddf
 from fedray.algorithms.distillation.feddistill import FedDistill
 from fedray.algorithms.mean import weighted_mean
 from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
@@ -30,28 +30,29 @@ def uploads(**fields):
     }
 
 
-def of_mapping():
+def of_mapping(_):
     weights = dict.fromkeys(range(CLIENTS), 1 / CLIENTS)
     return weighted_mean(weights, {k: {"w": values} for k, values in enumerate(VALUES)})["w"]
 
 
-def of_class_outputs():
+def of_class_outputs(_):
     sent = {k: FedDistill.up(torch.arange(2), values) for k, values in enumerate(VALUES)}
     state = {"vectors": torch.zeros(2, 3), "present": torch.zeros(2, dtype=torch.bool)}
     return method(FedDistill).server_update(state, sent, None)["vectors"]
 
 
-def of_an_ensemble():
+def of_an_ensemble(monkeypatch):
+    learner = SimpleNamespace(load=lambda x: x, logits=lambda model, _: model)
+    monkeypatch.setattr(feddf, "learner_of", lambda *_: learner)
     server = SimpleNamespace(
         architectures=["mlp"] * CLIENTS,
         public=None,
         device=torch.device("cpu"),
-        learner=lambda *_: SimpleNamespace(load=lambda x: x, logits=lambda model, _: model),
     )
-    return method(FedDF).ensemble(uploads(model=lambda values: values), server)
+    return method(feddf.FedDF).ensemble(uploads(model=lambda values: values), server)
 
 
-def of_heads():
+def of_heads(_):
     """The first clients alone, with equal statistics: every client mixes the heads of all."""
     sent = uploads(
         means=lambda _: torch.ones(2, 4), variance=lambda _: 1.0, head=lambda values: {"w": values}
@@ -61,12 +62,12 @@ def of_heads():
 
 
 @pytest.mark.parametrize("mean", [of_mapping, of_class_outputs, of_an_ensemble, of_heads])
-def test_a_mean_over_clients_is_exact(mean):
+def test_a_mean_over_clients_is_exact(mean, monkeypatch):
     expected = EXACT
     if mean is of_heads:
         weights = head_weights(torch.ones(HEADS, 2, 4), torch.ones(HEADS), 0, 0.0)
         expected = torch.tensordot(weights, VALUES[:HEADS].double(), dims=1)
-    found = mean()
+    found = mean(monkeypatch)
     assert found.dtype == torch.float32
     assert torch.equal(found, expected.float())
 

@@ -56,7 +56,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedotp",
             {"model.clip.path": "/nowhere"},
-            r"model\.clip\.path: the file /nowhere does not",
+            r"model\.clip: /nowhere lacks a configuration",
         ),
         ("fedpgp", {"data.novel": True}, "data: novel=true tests on official test images"),
         ("fedmgp", {"algorithm.group": 5}, "group=5 to less than groups=5"),

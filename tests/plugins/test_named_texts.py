@@ -70,7 +70,6 @@ def theirs(tmp_path, plugin, marker, new_process) -> Path:
 
 READING = {
     "show": lambda out: show([f"{out}/run.json"]),
-    "cost": lambda out: cost([f"{out}/run.json"]),
     "report": lambda out: report([str(out)]),
     "diff": lambda out: diff([str(out), str(out)]),
 }
