@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,23 @@ def understood(listing: Listing, classes: Sequence[str] | None, where: str) -> L
                 f"{where}: the domain {domain} of {known.data_set.title} has none of the classes "
                 f"{some(known.data_set.classes)}; it has {some(sorted(here))}: replace or remove it"
             )
+    _check_spellings([{words[name] for name in here} for here in held.values()], where)
     return Listing(chosen, rows, domains, listing.lists)
+
+
+def _check_spellings(held: Sequence[Collection[str]], where: str) -> None:
+    """Refuse a class that domains spell differently, because it would count as two classes.
+
+    Args:
+        held: the classes of each domain.
+        where: the source and its folder, for messages.
+    """
+    spellings = defaultdict[str, set[str]](set)
+    for name in chain(*held):
+        spellings[name.casefold()].add(name)
+    for same in spellings.values():
+        if len(same) > 1 and not any(len(same.intersection(here)) > 1 for here in held):
+            raise UserError(f"{where}: {some(sorted(same))} differ in capitals alone; rename them")
 
 
 def _label(row: Row, classes: int) -> int:

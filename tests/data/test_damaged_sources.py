@@ -321,12 +321,16 @@ TORCHVISION: list[Row] = [
     (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 3) + bytes(3)), RAW),
     (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 4) + b"\x00\x01\x02\x0a"), "image 3"),
 ]
+DOMAINS = [
+    (at("amazon/cat/0.png", pipe), "amazon/cat/0.png"),
+    (at("amazon/cat", lambda path: path.rename(path.with_name("Cat"))), "Cat, cat differ"),
+]
 CASES = [
     (source, make, damage, word)
     for source, make, damages in (
         ("parquet", parquet, PARQUET),
         ("image_folder", image_folder, IMAGES),
-        ("domain_folder", domain_folder, [(at("amazon/cat/0.png", pipe), "amazon/cat/0.png")]),
+        ("domain_folder", domain_folder, DOMAINS),
         ("mask_folder", mask_folder, MASKS),
         ("coop", coop, COOP),
         ("coop", write_aircraft, AIRCRAFT),
