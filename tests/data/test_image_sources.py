@@ -278,13 +278,13 @@ def test_one_process_of_a_node_downloads_at_a_time(tmp_path, monkeypatch):
     lock = FileLock(tmp_path / "data" / ".torchvision_cifar10.lock")
     held = []
 
-    def download(root, *, download):
+    def download(self, root, *, download):
         assert download
         with pytest.raises(Timeout):
             lock.acquire(timeout=0)
         held.append(root)
 
-    monkeypatch.setattr(source, "_open", download)
+    monkeypatch.setattr(type(source), "_open", download)
     assert source.find_root(tmp_path / "data", download=True) == tmp_path / "data"
     assert held == [tmp_path / "data"]
     lock.acquire(timeout=0)
