@@ -142,17 +142,17 @@ def started(
 
         def followed() -> Generator[Round, None, None]:
             with explain_disk_full(out), closing(rounds):
-                try:
-                    for done in rounds:
-                        start_tracking()
-                        _call(callbacks, done)
-                        yield done
-                except KeyboardInterrupt as stop:
-                    stopped(stop)
-                    raise
+                for done in rounds:
+                    start_tracking()
+                    _call(callbacks, done)
+                    yield done
 
-        with closing(followed()) as follows:
-            yield follows
+        try:
+            with closing(followed()) as follows:
+                yield follows
+        except KeyboardInterrupt as stop:
+            stopped(stop)
+            raise
 
 
 def run_to_end(experiment: Experiment, out: Path, executor: ExecutorName, **options: Any) -> None:

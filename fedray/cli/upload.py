@@ -82,4 +82,8 @@ def _follow(folders: Sequence[Path], uri: str) -> int:
     with os.fdopen(os.dup(2), "w") as lines:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings of MLflow
         say = partial(print, "tracking:", file=lines, flush=True)
-        return 0 if follow_folder(folders[0], uri, say) else 1
+        try:
+            return 0 if follow_folder(folders[0], uri, say) else 1
+        except Exception as error:  # stderr is gone
+            say(f"{folders[0]} is no longer followed ({reason(error, uri)})")
+            return 1

@@ -15,6 +15,7 @@ from threading import Thread
 
 import psutil
 import pytest
+from commands import upload
 from rounds import serial
 from sweeps import EXPERIMENT, laptop, write_sweep
 
@@ -79,6 +80,7 @@ def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
     """Return the parent run of the only invocation, and its other runs by their folders."""
     from mlflow import MlflowClient
 
+    assert upload([str(results)]) == 0  # what the child that follows may still lack
     client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
     number = client.get_experiment_by_name(experiment).experiment_id
     runs = client.search_runs([number])

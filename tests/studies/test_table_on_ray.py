@@ -72,6 +72,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert not list((here / "results" / "store").glob("*/states"))
     assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"
 
+    assert upload([str(here / "first")]) == 0  # what the child that follows may still lack
     client = MlflowClient(f"sqlite:///{here / 'results' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mine")
     runs = client.search_runs([experiment.experiment_id], max_results=100)
