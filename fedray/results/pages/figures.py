@@ -11,7 +11,6 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +32,8 @@ WIDTH: Mapping[Columns, float] = {1: 3.35, 2: 6.9}
 """Width of a figure in inches, by columns."""
 LOG_SPAN = 20
 """The axis is logarithmic if values span more than this factor."""
+MOST_NAMED = 8
+"""At most so many numbers are named on their axis."""
 _METADATA: Mapping[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -252,41 +253,27 @@ def _draw_points(
 def _place_positions(axes: Axes, positions: Sequence[Any], *, horizontal: bool) -> dict[str, float]:
     """Set up the axis of positions; return the place of each position by its repr."""
     names = {repr(position): show_value(position) for position in positions}
+    places = {text: float(index) for index, text in enumerate(names)}
     if horizontal:
         axes.set_yticks(range(len(names)), [literal(name) for name in names.values()])
         axes.set_ylim(len(names) - 0.5, -0.5)
-    elif not all(is_number(position) for position in positions):
+    elif all(is_number(position) for position in positions):
+        places = {repr(position): float(position) for position in positions}
+        _scale_numbers(axes, sorted(places.values()))
+    else:
         axes.set_xticks(range(len(names)), [_legend(name, 12) for name in names.values()])
         axes.set_xlim(-0.5, len(names) - 0.5)
-    else:
-        _place_numbers(axes, sorted({*positions}))
-        return {repr(position): float(position) for position in positions}
-    return {text: float(index) for index, text in enumerate(names)}
+    return places
 
 
-def _place_numbers(axes: Axes, values: Sequence[float]) -> None:
-    """Scale the horizontal axis to the values; name each, if these names do not overlap."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
+def _scale_numbers(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic if the values need it; name few values."""
     sizes = sorted(abs(value) for value in values if value)
-    is_wide = bool(sizes) and sizes[-1] > LOG_SPAN * sizes[0]
-    if is_wide and values[0] > 0:
-        axes.set_xscale("log")
-    elif is_wide:
-        axes.set_xscale("symlog", linthresh=sizes[0])
-    convert = axes.xaxis.get_transform()
-    places = convert.transform([float(value) for value in values])
-    margin = 0.05 * (places[-1] - places[0]) or 0.5
-    axes.set_xlim(*convert.inverted().transform([places[0] - margin, places[-1] + margin]))
-    least = min((b - a for a, b in pairwise(places)), default=1.0)
-    if least > 0.09 * (places[-1] - places[0]):
-        axes.set_xticks(values, [show_value(value) for value in values])
+    if sizes and sizes[-1] > LOG_SPAN * sizes[0]:
+        axes.set_xscale("symlog", linthresh=sizes[0])  # logarithmic beyond the smallest value
+    if len(values) <= MOST_NAMED:
+        axes.set_xticks(values, [show_value(value) for value in values], rotation=30)
         axes.set_xticks([], minor=True)
-    elif is_wide and values[0] > 0:
-        steps = (1, 2, 5) if sizes[-1] < 100 * sizes[0] else (1,)
-        axes.xaxis.set_major_locator(LogLocator(subs=steps))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 # --- matrices ------------------------------------------------------------------------------------

@@ -215,10 +215,8 @@ def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
         "fedtsp @ digits set data=bbbbbbbbbbbb": [0, 2],
     }
     (warning,) = warnings_of(tmp_path)
-    assert warning.startswith(
-        "not compared: fedtsp @ digits set data=aaaaaaaaaaaa and fedtsp @ digits set data=bbbbbbbbbbbb have "
-        "other images"
-    )
+    assert warning.startswith("not compared: fedtsp @ digits set data=aaaaaaaaaaaa and fedtsp @ ")
+    assert "have other images" in warning
 
 
 def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path) -> None:
