@@ -42,10 +42,7 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     curves = {member.label: _by_layer(member) for member in request.groups}
     names = list(dict.fromkeys(layer for curve in curves.values() for layer in curve))
     rows = [[n, *(cell(curve.get(n), SIMILARITY) for curve in curves.values())] for n in names]
-    series = [
-        Series({float(names.index(layer)): value for layer, value in curve.items()}, label, index)
-        for index, (label, curve) in enumerate(curves.items())
-    ]
+    series = [Series(curve, label, index) for index, (label, curve) in enumerate(curves.items())]
     figure_curves([Plot(series, "layer", SIMILARITY.name, names)], request.file("cka.png"))
     below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
     return [Section("", (), ["layer", *curves], rows, [below])]

@@ -19,7 +19,7 @@ from fedray.results.pages.cells import (
     number,
     p_text,
 )
-from fedray.results.pages.figures import Plot, Series, figure_points
+from fedray.results.pages.figures import Plot, Series, figure_curves, figure_points
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
 from fedray.results.paired import Comparison, Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
@@ -392,10 +392,10 @@ def draw_table(record: TableRecord, path: Path) -> None:
     becomes a panel, and a further panel shows the first row minus each other row.
     """
     if record.plan.curve is not None:
-        figure_points([_curves(record, record.plan.curve)], path)
+        figure_curves([_curves(record, record.plan.curve)], path)
     else:
         panels = [*map(_panel, [record] * len(record.plan.columns), record.plan.columns)]
-        figure_points([*panels, _against(record)], path, horizontal=True)
+        figure_points([*panels, _against(record)], path)
 
 
 def _curves(record: TableRecord, key: str) -> Plot:
@@ -408,7 +408,7 @@ def _curves(record: TableRecord, key: str) -> Plot:
         points = {places[c]: interval for c, interval in found.items() if interval is not None}
         papers = {places[c]: entry for c in places if (entry := plan.paper_of(row, c))}
         if points:
-            series.append(Series(points, of_row.label, index, joined=True, printed=papers))
+            series.append(Series(points, of_row.label, index, printed=papers))
     name = metric_name(metric)
     return Plot(series, key, name, list(places.values()), is_share=metric.is_share)
 
