@@ -24,6 +24,7 @@ import click
 from fedray.base.activity import Escaping, end_waiting
 from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, nearest, one_line
 from fedray.base.masking import mask
+from fedray.base.shipped import names
 from fedray.storage.files import check_path
 
 USER_ERROR = 2
@@ -82,14 +83,15 @@ class LazyGroup(click.Group):
         return [name for lines in self.sections.values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None for an option."""
-        return None if cmd_name.startswith("-") else self.find(cmd_name)
+        """Import and return a command; None for an option, and while the shell completes words."""
+        is_other = ctx.resilient_parsing and cmd_name not in self.list_commands(ctx)
+        return None if is_other or cmd_name.startswith("-") else self.find(cmd_name)
 
     def find(self, name: str) -> click.Command:
         """Import and return a command; raise `UserError` if there is none of this name."""
-        names = [name for lines in self.sections.values() for name in lines]
-        if name not in names:
-            raise UserError(f"there is no {self.what} '{name}'.{nearest(name, names)}")
+        known = [name for lines in self.sections.values() for name in lines]
+        if name not in known:
+            raise UserError(f"there is no {self.what} '{name}'.{nearest(name, known)}")
         module, _, attribute = self.place(name).partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
@@ -125,6 +127,13 @@ class _Path(click.ParamType[Path]):
 PATH = _Path()
 
 
+def completed(*kinds: str) -> Callable[..., list[str]]:
+    """Return what completes a word in the shell: shipped names of these kinds, see `FOLDERS`."""
+    return lambda ctx, param, begun: [
+        name for kind in kinds for name in names(kind) if name.startswith(begun)
+    ]
+
+
 def keys(function: F) -> F:
     """Add the arguments KEY=VALUE, passed as `keys`."""
     return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
@@ -152,11 +161,11 @@ def plugins_of_runs(function: F) -> F:
     )(function)
 
 
-def _name_plugins(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> None:
-    if names:
+def _name_plugins(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
+    if given:
         from fedray.plugins import named_plugins
 
-        named_plugins(names)
+        named_plugins(given)
 
 
 # --- running --------------------------------------------------------------------------------------

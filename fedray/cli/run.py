@@ -21,6 +21,7 @@ from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
     Command,
+    completed,
     go_on_with,
     is_program,
     keys,
@@ -65,7 +66,7 @@ class RunRequest:
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=completed("experiments"))
 @keys
 @click.option(
     "--executor",
