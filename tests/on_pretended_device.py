@@ -231,7 +231,7 @@ def test_a_loss_that_is_read_at_the_end_of_a_group_is_its_clients_failure(monkey
     def diverges(output, batch, local):
         return loss(output, batch, local) / (local.client.id != 1)
 
-    monkeypatch.setattr(made.algorithm, "loss", diverges)
+    monkeypatch.setitem(vars(made.algorithm), "loss", diverges)
     down = FedAvg.down(made.algorithm.init_server(made.server(CPU))["model"])
     members = [Member(client, None, down) for client in range(3)]
     with pytest.raises(ClientError, match=r"^client 1, round 1, step .*training loss became inf"):

@@ -207,7 +207,7 @@ def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
         if not issubclass(owner, BaseModel) or owner is BaseModel:
             continue
         try:
-            source = inspect.getsource(vars(owner).get("declared_in") or owner)
+            source = inspect.getsource(owner)
         except OSError:  # a class created at run time has no source
             continue
         body = ast.parse(dedent(source)).body[0]

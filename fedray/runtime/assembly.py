@@ -15,7 +15,6 @@ from fedray.config import DataConfig, Experiment, content_of, files_of, keys_wit
 from fedray.core import (
     Algorithm,
     Gate,
-    HyperParameters,
     Privacy,
     Schedule,
     Server,
@@ -123,10 +122,8 @@ class Assembly:
     @cached_property
     def algorithm(self) -> Algorithm:
         """Return the method."""
-        component = self.experiment.algorithm
-        hparams = component.params
-        assert isinstance(hparams, HyperParameters)
-        return algorithms.get(component.name)(hparams, self.setting)
+        method: Algorithm = self.experiment.algorithm.build()
+        return method.with_setting(self.setting)
 
     @cached_property
     def gate(self) -> Gate:

@@ -88,7 +88,7 @@ def small_experiment(
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
     algorithm = core.algorithms.get(method)
-    cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.HParams.model_fields}
+    cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.model_fields}
     tree = merge({**tree, "algorithm": {"name": method, **cheap}}, required(algorithm))
     if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
@@ -148,11 +148,11 @@ def check_attributes(subject: Subject) -> None:
 
 def _attributes(assembly: Assembly) -> dict[str, bytes]:
     """Pickle each attribute of a method, except cached properties, also those of its setting."""
-    kind = type(assembly.algorithm)
+    method = assembly.algorithm
     return {
         name: cloudpickle.dumps(replace(value) if isinstance(value, core.Setting) else value)
-        for name, value in vars(assembly.algorithm).items()
-        if not isinstance(getattr(kind, name, None), cached_property)
+        for name, value in {**vars(method), **(method.__pydantic_private__ or {})}.items()
+        if not isinstance(getattr(type(method), name, None), cached_property)
     }
 
 

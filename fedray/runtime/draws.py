@@ -213,7 +213,7 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
         "batch_size": 16,
         "lr": 0.05,
         "data": {"clients": 3, "samples": 60 if requires.prompts else 90, **data},
-        "algorithm": {"name": method, **_parameters(algorithm.HParams, random)},
+        "algorithm": {"name": method, **_parameters(algorithm, random)},
         "model": {} if requires.prompts else {"group": one_of(random, [*scope.networks])},
     }
     tree = merge(required(algorithm), tree)

@@ -46,7 +46,7 @@ STACKABLE = sorted(method.name for method in algorithms.entries() if not refusal
 def experiment(method: str, *sets: tuple[str, Any]) -> Experiment:
     """Return a small experiment of a method."""
     made = dict(TINY)
-    if "prompt_length" in algorithms.get(method).HParams.model_fields:
+    if "prompt_length" in algorithms.get(method).model_fields:
         made["algorithm.prompt_length"] = 0
     if algorithms.get(method).requires.prompts:
         made = {key: value for key, value in TINY.items() if not key.startswith("model")}

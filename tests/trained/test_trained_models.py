@@ -131,7 +131,7 @@ def small(method: str) -> dict[str, Any]:
     if not requires.prompts:
         return {**changes, "model.group": "cnn3"}
     changes |= {"lr": 0.2, "data.samples": 160}
-    if "length" in algorithms.get(method).HParams.model_fields:
+    if "length" in algorithms.get(method).model_fields:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05
