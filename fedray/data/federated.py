@@ -13,7 +13,7 @@ import numpy as np
 
 from fedray.base.errors import UserError
 from fedray.config import DataConfig
-from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
+from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
 from fedray.data.partitions import (
     Annotations,
     AnyPartition,
@@ -21,12 +21,9 @@ from fedray.data.partitions import (
     Indices,
     Partition,
     Pools,
-    more_per_client,
 )
-from fedray.data.public import LabelledData, PublicData, PublicSet
+from fedray.data.public import PublicData, PublicSet
 
-SPLITS = ("train", "test", "validation")
-"""The names of a client's splits in run.json."""
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
 """A function that returns the random stream of a purpose."""
 
@@ -100,7 +97,8 @@ class FederatedData:
         """Return the positions of all images that clients train, test or validate on, sorted."""
         shared = [eval_set.index for eval_set in self.eval_sets.values()]
         later = [data.used for _, data in self.later]
-        return np.unique(np.concatenate([*sum(self._parts, ()), *shared, *later]))
+        own = [part for parts in self._splits.values() for part in parts]
+        return np.unique(np.concatenate([*own, *shared, *later]))
 
     @cached_property
     def validation_sets(self) -> Mapping[str, IndexedSet]:
@@ -138,7 +136,7 @@ class FederatedData:
 
     def histogram(self) -> Indices:
         """Return the number of images by client and class, int64 [N, C]."""
-        counts: Indices = np.sum([self._count(parts) for parts in self._parts], axis=0)
+        counts: Indices = np.sum([self._count(parts) for parts in self._splits.values()], axis=0)
         return counts
 
     def train_histogram(self) -> Indices:
@@ -150,8 +148,10 @@ class FederatedData:
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     @property
-    def _parts(self) -> tuple[tuple[Indices, ...], ...]:
-        return (self.train, self.test, *([] if self.validation is None else [self.validation]))
+    def _splits(self) -> dict[str, tuple[Indices, ...]]:
+        """Return the clients' images by the names of the splits in run.json."""
+        splits = {"train": self.train, "test": self.test}
+        return splits if self.validation is None else {**splits, "validation": self.validation}
 
     @cached_property
     def sha256(self) -> str:
@@ -161,7 +161,7 @@ class FederatedData:
         the hash of their image set.
         """
         digest = hashlib.sha256()
-        for parts in zip(*self._parts, strict=True):
+        for parts in zip(*self._splits.values(), strict=True):
             for part in parts:
                 digest.update(len(part).to_bytes(8, "little"))
                 digest.update(part.astype("<i8").tobytes())
@@ -200,7 +200,7 @@ class FederatedData:
 
     def _clients(self) -> dict[str, Any]:
         """Return the images of each client, as counts and as positions."""
-        histogram, splits = self.histogram(), dict(zip(SPLITS, self._parts, strict=False))
+        histogram, splits = self.histogram(), self._splits
         clients = [
             {"client": i, **{name: split[i].tolist() for name, split in splits.items()}}
             for i in range(self.clients)
@@ -214,12 +214,7 @@ class FederatedData:
 
 
 def local_split(
-    indices: Indices,
-    rng: np.random.Generator,
-    *,
-    test_fraction: float = 0.25,
-    owner: str = "a client",
-    remedy: str = "lower data.clients",
+    indices: Indices, test_fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
@@ -227,10 +222,8 @@ def local_split(
 
     Args:
         indices: int64 [n].
-        rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
-        owner: the owner of the images, for the message.
-        remedy: how to give the owner more images, for the message.
+        rng: random stream.
 
     Returns:
         Training and test indices, both sorted.
@@ -242,20 +235,16 @@ def local_split(
     test_size = math.ceil(round(n * test_fraction, 6))
     if not 0 < test_size < n:
         raise UserError(
-            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
-            f"{test_fraction:g} takes {test_size} for testing; training and testing need at least "
-            f"one each: {remedy}, or change data.test_fraction"
+            f"data.test_fraction={test_fraction:g} takes {test_size} of a client's {n} images for "
+            "testing, but training and testing need at least one each: lower data.clients or "
+            "change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[test_size:]), np.sort(order[:test_size])
 
 
 def federate(
-    images: ImageSet,
-    partition: AnyPartition,
-    keys: DataConfig,
-    rng_for: StreamFor,
-    seen: Sequence[Indices] = (),
+    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
     """Partition images over clients, and choose the images that each client tests on.
 
@@ -276,35 +265,30 @@ def federate(
             `samples`, then `imbalance`, then `shots`.
         rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split",
             "test_subset" and "public".
-        seen: the images that clients trained on in earlier phases, on which a few-shot protocol
-            validates no client.
 
     Raises:
         UserError: if the images do not suffice for the clients.
     """
-    labels, is_local = np.asarray(images.labels), keys.test == "local"
+    is_local = keys.test == "local"
     base = base_classes(len(images.class_names)) if keys.novel else None
     pool = _positions(images, *((TRAIN, TEST) if is_local else (TRAIN,)))
     if base is not None:
-        pool = pool[labels[pool] < base]
-    pool = _subset(images, pool, keys.samples, rng_for("subset"), "data.samples")
+        pool = pool[images.labels[pool] < base]
+    pool = _subset(pool, keys.samples, rng_for("subset"), "data.samples")
     choice: PublicData = keys.public.build()
-    public = choice.taken(pool, rng_for("public"))
-    pool = np.setdiff1d(pool, public, assume_unique=True)
-    official = np.empty(0, np.int64) if is_local else _official_test(images, keys, rng_for)
+    public = choice.take(images, pool, rng_for("public"))
+    if public is not None:
+        pool = np.setdiff1d(pool, public.index, assume_unique=True)
+    official = _positions(images) if is_local else _official_test(images, keys, rng_for)
     if isinstance(partition, FewShotProtocol):
-        data, tested = _few_shot(images, partition, keys, rng_for, pool, official, seen)
+        data, tested = _few_shot(images, partition, keys, rng_for, pool, official)
     else:
         data = _partitioned(images, partition, keys, rng_for, pool)
         if not is_local:
             data = _with_official_tests(data, official, base)
         tested = np.sort(np.concatenate(data.test))
-    if keys.every_domain:
-        data = with_every_domain(data, tested)
-    if len(public):
-        assert isinstance(choice, LabelledData)
-        data = replace(data, public=PublicSet(images, public, choice.labelled))
-    return data
+    data = replace(data, public=public)
+    return with_every_domain(data, tested) if keys.every_domain else data
 
 
 def _official_test(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> Indices:
@@ -315,18 +299,15 @@ def _official_test(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> In
             f"data.test=official, but {images.source} has no official test images; "
             "set data.test=local"
         )
-    rng = rng_for("test_subset")
-    return _subset(images, official, keys.test_samples, rng, "data.test_samples")
+    return _subset(official, keys.test_samples, rng_for("test_subset"), "data.test_samples")
 
 
-def _subset(
-    images: ImageSet, pool: Indices, count: int | None, rng: np.random.Generator, key: str
-) -> Indices:
+def _subset(pool: Indices, count: int | None, rng: np.random.Generator, key: str) -> Indices:
     """Return `count` images of the pool, drawn at random and sorted; all of them if None."""
     if count is None:
         return pool
     if count > len(pool):
-        raise UserError(f"{key}={count}, but {images.source} has {len(pool)} images; lower {key}")
+        raise UserError(f"{key}={count}, but there are {len(pool)} images; lower {key}")
     return np.sort(rng.permutation(pool)[:count])
 
 
@@ -336,28 +317,20 @@ def _few_shot(
     keys: DataConfig,
     rng_for: StreamFor,
     training: Indices,
-    official: Indices,
-    seen: Sequence[Indices],
+    test: Indices,
 ) -> tuple[FederatedData, Indices]:
     """Return what a few-shot protocol draws, and the test images that it draws from."""
-    subsampling = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
-    for key in (key for key, is_set in subsampling.items() if is_set):
-        raise UserError(
-            f"data.{key} reduces the images before the partition, but data.partition="
-            f"{protocol.name} itself draws few images for each client; remove data.{key}"
-        )
-    test, split = official, rng_for("split")
+    for key, default in {"imbalance": 1, "shots": None, "novel": False}.items():
+        if getattr(keys, key) != default:
+            raise UserError(
+                f"data.{key} reduces the images before the partition, but data.partition="
+                f"{protocol.name} itself draws few images for each client; remove data.{key}"
+            )
     if keys.test == "local":
-        fraction, owner = keys.test_fraction, images.source
-        training, test = local_split(
-            training, split, test_fraction=fraction, owner=owner, remedy="use more images"
-        )
+        training, test = local_split(training, keys.test_fraction, rng_for("split"))
     pools = Pools(training, test, _positions(images, VALIDATION))
-    if seen:
-        pools = pools._replace(seen=np.unique(np.concatenate(seen)))
     labels, rng = np.asarray(images.labels), rng_for("partition")
-    drawn = map(tuple, protocol.splits(labels, pools, keys.clients, rng))
-    train, validation, tests = drawn
+    train, validation, tests = map(tuple, protocol.splits(labels, pools, keys.clients, rng))
     return FederatedData(images, train, tests, validation=validation), test
 
 
@@ -369,26 +342,18 @@ def _partitioned(
     positions: Indices,
 ) -> FederatedData:
     """Partition a part of the images; with `test=local`, clients keep some of theirs to test on."""
-    labels, domains = np.asarray(images.labels), images.domains
+    everything = Annotations(np.asarray(images.labels), images.domains)
+    labels = everything.labels
     if keys.imbalance > 1:
         positions = positions[long_tailed(labels[positions], keys.imbalance, rng_for("imbalance"))]
     if keys.shots is not None:
         positions = positions[few_shots(labels[positions], keys.shots, rng_for("shots"))]
-    if domains is not None:
-        domains = Domains(domains.names, domains.ids[positions])
-    annotations = Annotations(labels[positions], domains)
-    split = partition.split(annotations, keys.clients, rng_for("partition"))
+    split = partition.split(everything.at(positions), keys.clients, rng_for("partition"))
     parts = tuple(positions[part] for part in split)
     if keys.test != "local":
         return FederatedData(images, parts, parts)  # the tests follow
-    rng, fraction, remedy = rng_for("split"), keys.test_fraction, more_per_client(partition)
-    train, test = zip(
-        *(
-            local_split(part, rng, test_fraction=fraction, owner=f"client {i}", remedy=remedy)
-            for i, part in enumerate(parts)
-        ),
-        strict=True,
-    )
+    rng = rng_for("split")
+    train, test = zip(*(local_split(part, keys.test_fraction, rng) for part in parts), strict=True)
     return FederatedData(images, train, test)
 
 

@@ -6,7 +6,6 @@ of a node map one copy from its cache.
 
 from __future__ import annotations
 
-import re
 from abc import ABC
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,7 @@ import numpy as np
 from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
-from fedray.config import (
-    Chosen,
-    Component,
-    DataConfig,
-    Entry,
-    InputFile,
-    default_entry,
-)
+from fedray.config import Chosen, Component, DataConfig, Entry, InputFile, default_entry
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
@@ -55,9 +47,9 @@ class PublicSet:
 class PublicData(Entry, ABC):
     """The choice of public images; its typed parameters are the keys `data.public.*`."""
 
-    def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
-        """Return the positions that clients give up, sorted, of their training images `pool`."""
-        return pool[:0]
+    def take(self, images: ImageSet, pool: Indices, rng: np.random.Generator) -> PublicSet | None:
+        """Return the images that clients give up, of their training images `pool`."""
+        return None
 
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
@@ -99,16 +91,14 @@ class PublicShare(LabelledData):
     """Share of the training images that is public; drawn before `data.imbalance` and
     `data.shots`."""
 
-    def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
-        fraction, n = self.fraction, len(pool)
-        count = round(fraction * n)
-        if not 0 < count < n:
+    def take(self, images: ImageSet, pool: Indices, rng: np.random.Generator) -> PublicSet:
+        count = round(self.fraction * len(pool))
+        if not 0 < count < len(pool):
             raise UserError(
-                f"data.public.fraction={fraction:g} makes {count} of {n} training images public; "
-                "at least one must be public and one must stay with clients: change "
-                "data.public.fraction, or use more images"
+                f"data.public.fraction={self.fraction:g} makes {count} of {len(pool)} training "
+                "images public, but clients and the public need one each; change it"
             )
-        return np.sort(rng.permutation(pool)[:count])
+        return PublicSet(images, np.sort(rng.permutation(pool)[:count]), self.labelled)
 
 
 @publics.add
@@ -124,32 +114,29 @@ class OtherSource(LabelledData):
     samples: int | None = Field(None, ge=1, le=1_000_000_000)
     """Size of a random subset of its training images to use; None uses all."""
 
-    def read(
-        self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
-    ) -> PublicSet | None:
-        p, (channels, height, _) = self, images.shape
-        key, size = f"data.public.source={p.source.name}", keys.image_size or height
-        classes = keys.classes if p.labelled else None
-        options = ReadOptions(size, channels, keys.resize, classes)
+    def read(self, images: ImageSet, keys: DataConfig, rng: np.random.Generator) -> PublicSet:
+        channels, height, _ = images.shape
+        classes = keys.classes if self.labelled else None
+        options = ReadOptions(keys.image_size or height, channels, keys.resize, classes)
+        root, own = (path and Path(path).resolve() for path in (self.root, keys.root))
         try:
-            public = load_images(p.source, None if p.root is None else Path(p.root), options)
+            public = load_images(self.source, root or None, options)
         except UserError as error:
-            message = re.sub(r"data\.(?=source|root)", "data.public.", str(error))
-            raise UserError(message) from None
-        roots = {root and Path(root).resolve() for root in (p.root, keys.root)}
-        index, problem = np.flatnonzero(public.origin == TRAIN), ""
-        if public.sha256 == images.sha256 or (p.root is not None and len(roots) == 1):
+            raise UserError(f"data.public.source={self.source.name}: {error}") from None
+        index = np.flatnonzero(public.origin == TRAIN).astype(np.int64, copy=False)
+        problem = ""
+        if public.sha256 == images.sha256 or (root and root == own):
             problem = "reads the images of the clients; set data.public=share to make some public"
         elif public.shape != images.shape:
             problem = (
                 f"has images {list(public.shape)}, and data.source {list(images.shape)}; set "
                 "data.image_size, and data.channels if the colours differ"
             )
-        elif p.labelled and public.class_names != images.class_names:
+        elif self.labelled and public.class_names != images.class_names:
             problem = "has other classes than data.source; set data.public.labelled=false"
-        elif p.samples is not None and p.samples > len(index):
-            problem = f"has {len(index)} training images; lower data.public.samples={p.samples}"
+        elif self.samples is not None and self.samples > len(index):
+            problem = f"has {len(index)} training images; lower data.public.samples={self.samples}"
         if problem:
-            raise UserError(f"{key} {problem}")
-        chosen = np.sort(rng.permutation(index)[: p.samples]).astype(np.int64, copy=False)
-        return PublicSet(public, chosen, p.labelled)
+            raise UserError(f"data.public.source={self.source.name} {problem}")
+        chosen = np.sort(rng.permutation(index)[: self.samples])
+        return PublicSet(public, chosen, self.labelled)

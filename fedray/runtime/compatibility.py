@@ -12,7 +12,6 @@ from fedray.config import Experiment
 from fedray.core import SGD, Algorithm, Schedule, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
-from fedray.data.partitions import more_per_client
 from fedray.evaluation.metrics import check_domains
 from fedray.models import assign_architectures, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy
@@ -158,5 +157,5 @@ def _no_validation(e: Experiment, method: type[Algorithm], data: FederatedData) 
     for client in (client for client, indices in parts if needs and not len(indices)):
         yield (
             f"client {client} has no validation image, and {method.name}'s clients each need one; "
-            f"raise data.validation_fraction, or {more_per_client(e.data.partition.build())}"
+            "raise data.validation_fraction, or lower data.clients"
         )

@@ -70,7 +70,6 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "model.projector": (None, 8),
     "alpha": (0.1, 0.5, 100.0),
     "min_samples": (1, 3, 10),
-    "shards_per_client": (1, 2),
     "classes_per_client": (1, 2, 3, 5),
     "milestones": ((1,), (1, 2), ()),
     "momentum": (0.0, 0.5, 0.9),

@@ -184,8 +184,9 @@ def test_the_same_algorithm_keeps_its_hyper_parameters(same):
 
 
 def test_other_components_are_replaced_whole_too():
-    found = asked("data.partition={name: shards, shards_per_client: 3}", "text.encoder=minilm")
-    assert found.data.partition.tree() == {"name": "shards", "shards_per_client": 3}
+    found = asked("data.partition={name: classes, classes_per_client: 3}", "text.encoder=minilm")
+    params = {"classes_per_client": 3, "equal_sizes": False}
+    assert found.data.partition.tree() == {"name": "classes", **params}
     assert found.text.encoder.tree() == {"name": "minilm", "pooling": "mean"}
     assert found.data.clients == 4
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from prompting import initial_prompts
 
-from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.core import ClientState, LocalContext
@@ -90,11 +89,6 @@ def test_clients_train_on_base_classes_and_all_are_evaluated():
     assert set(labels[novel.index]) == {4, 5, 6}
     assert (data.images.origin[np.concatenate([base.index, novel.index])] == 1).all()
     assert len(data.used) == 10 + 10 + 24 + 18
-
-
-def test_more_clients_than_classes_are_refused():
-    with pytest.raises(UserError, match=r"4 classes cannot be cut into chunks of 1 for 5 clients"):
-        federated(5)
 
 
 CHANGES = {

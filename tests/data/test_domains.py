@@ -110,9 +110,9 @@ def test_a_subset_of_the_official_test():
 def test_bad_requests_name_the_key():
     with pytest.raises(UserError, match=r"the source has no domains"):
         federated(images(domains=0))
-    with pytest.raises(UserError, match=r"data\.clients=4 cannot .* 3 domains .*multiple of 3"):
+    with pytest.raises(UserError, match=r"data\.clients=4 cannot .*multiple of 3"):
         federated(images(), clients=4)
-    with pytest.raises(UserError, match=r"data\.test_samples=999, but made has 60 images"):
+    with pytest.raises(UserError, match=r"data\.test_samples=999"):
         federated(images(), test_samples=999)
     data = images()
     trained = ImageSet("made", data.images, data.labels, data.class_names, data.origin * 0)

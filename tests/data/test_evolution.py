@@ -68,27 +68,14 @@ def test_kept_tests_are_never_trained_on(options):
             assert np.array_equal(every(phase.validation), every(data.validation))
 
 
-@pytest.mark.parametrize("test", ["local", "official"])
-def test_few_shot_phases_keep_their_tests_and_are_not_mixed_with_partitions(test):
-    few = component("partition", "dominant_class", shots=4)
-
-    def phases(first, *later, tests="kept"):
-        of_phases = [{"round": 2 + number, "partition": name} for number, name in enumerate(later)]
-        evolution = component("data evolution", "repartition", phases=of_phases, tests=tests)
-        keys = DataConfig(clients=2, test=test, partition=first, evolution=evolution)
-        return federate_phases(made(), keys, RNG).phases
-
-    found = [data for _, data in phases(few, "dominant_class", "dominant_class")]
-    trained, tested = ([every(getattr(data, part)) for data in found] for part in ("train", "test"))
-    assert not np.intersect1d(np.concatenate(trained), np.concatenate(tested)).size
-    for number, data in enumerate(found):
-        earlier = np.concatenate(trained[: number + 1])
-        assert not np.intersect1d(earlier, every(data.validation)).size
-    whole = component("partition", "iid")
-    for mixed in ((few, "iid"), (whole, "dominant_class"), (few, "dominant_class", "iid")):
+@pytest.mark.parametrize("tests", ["kept", "redrawn"])
+def test_phases_of_few_shots_are_refused(tests):
+    for first, then in (("iid", "dominant_class"), ("dominant_class", "iid")):
+        phases = [{"round": 2, "partition": then}]
+        evolution = component("data evolution", "repartition", phases=phases, tests=tests)
+        keys = DataConfig(clients=2, partition=component("partition", first), evolution=evolution)
         with pytest.raises(UserError, match="dominant_class draws few images"):
-            phases(*mixed)
-    assert len(phases(few, "iid", tests="redrawn")) == 2
+            federate_phases(made(), keys, RNG)
 
 
 def test_redrawn_tests_are_as_in_the_official_code():
@@ -137,31 +124,3 @@ def test_groups_of_classes_go_to_groups_of_clients():
     assert not histogram[3:, :3].any()
     assert (histogram[3:, 3] > 0).all()
     assert np.array_equal(every([*data.train, *data.test]), np.arange(600))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: groups((3, 1), (5,)), "2 groups of classes and 1 of clients"),
-        (lambda: groups((3, 0), (3, 2)), "at least one class and one client"),
-        (
-            lambda: federate(made(), groups((3, 1), (3, 1)), DataConfig(clients=5), RNG),
-            r"sums to 4 clients, but data\.c",
-        ),
-        (
-            lambda: federate(made(), groups((2, 1), (3, 2)), DataConfig(clients=5), RNG),
-            "sums to 3 classes, but there is",
-        ),
-        (
-            lambda: federate(made(), groups((4, 2), (3, 2)), DataConfig(clients=5), RNG),
-            "there is no image of the classes 4",
-        ),
-        (
-            lambda: federate(made(), groups(name="dominant_class"), DataConfig(clients=5), RNG),
-            "within=dominant_class",
-        ),
-    ],
-)
-def test_groups_that_cannot_be(make, message):
-    with pytest.raises(UserError, match=message):
-        make()

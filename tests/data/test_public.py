@@ -116,7 +116,10 @@ def test_prompts_read_their_features(assemble):
         ({"data.public.fraction": 0.001}, r"0.001 makes 0 of 240 training images public"),
         ({"data.public.fraction": 0.999}, r"makes 240 of 240 training images public"),
         ({"data.public": "source"}, "digits reads the images of the clients"),
-        ({**SHAPES, "data.image_size": 8}, "too small for data.public.source=shapes"),
+        (
+            {**SHAPES, "data.image_size": 8},
+            "data.public.source=shapes: data.image_size=8 is too small",
+        ),
         ({**SHAPES, "data.public": {"name": "source", "source": "shapes"}}, "has other classes"),
         (
             {**SHAPES, "data.public": {**SHAPES["data.public"], "samples": 9999}},
@@ -124,7 +127,7 @@ def test_prompts_read_their_features(assemble):
         ),
         (
             {"data.public": {"name": "source", "source": "parquet", "root": "/not/here"}},
-            "data.public.root=/not/here is not a folder; set data.public.root",
+            "data.public.source=parquet: data.root=/not/here is not a folder",
         ),
         (
             {"data.public.labelled": False},

@@ -48,7 +48,7 @@ def test_requirements_are_held_against_what_is_given(method, keys, message):
 # --- what clients' images must suffice for --------------------------------------------------------
 
 
-@pytest.mark.parametrize("partition", ["iid", "shards", "classes", "class_chunks", "dirichlet"])
+@pytest.mark.parametrize("partition", ["iid", "classes", "class_chunks", "dirichlet"])
 def test_advice_names_only_keys_that_the_partition_has(assemble, partition):
     keys = {"data.samples": 16, "data.clients": 16, "data.partition": partition}
     if partition == "dirichlet":

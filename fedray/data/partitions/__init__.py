@@ -8,13 +8,13 @@ that each client trains, validates and tests on; it may assign an image to sever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import UserError
-from fedray.config import Component, Entry
+from fedray.config import Entry
 from fedray.data.imageset import Domains
 from fedray.registry import Registry
 
@@ -31,6 +31,13 @@ class Annotations(NamedTuple):
 
     labels: Indices
     domains: Domains | None = None
+
+    def at(self, positions: Indices) -> Annotations:
+        """Return the annotations of some of the images."""
+        domains = self.domains
+        if domains is not None:
+            domains = Domains(domains.names, domains.ids[positions])
+        return Annotations(self.labels[positions], domains)
 
 
 class Partition(Entry, ABC):
@@ -65,13 +72,11 @@ class Pools(NamedTuple):
         train: images to train on; also to validate on, if `validation` is empty.
         test: images to test on.
         validation: the source's official validation images; often none.
-        seen: images that models were trained on in earlier phases; no client validates on them.
     """
 
     train: Indices
     test: Indices
     validation: Indices
-    seen: Indices = np.empty(0, np.int64)
 
 
 class ClientSplits(NamedTuple):
@@ -112,12 +117,6 @@ AnyPartition: TypeAlias = Partition | FewShotProtocol
 partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.partitions")
 
 
-def more_per_client(partition: AnyPartition) -> str:
-    """Return how to give every client more images; names only keys that the partition has."""
-    has_minimum = "min_samples" in type(partition).model_fields
-    return "lower data.clients" + (" or raise data.partition.min_samples" if has_minimum else "")
-
-
 def collect(owner: Indices, clients: int) -> list[Indices]:
     """Turn each image's owner [n], or -1, into N sorted arrays of image indices."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
@@ -126,27 +125,14 @@ def collect(owner: Indices, clients: int) -> list[Indices]:
     return np.split(order, np.cumsum(sizes)[:-1])
 
 
-def require_samples(n: int, clients: int, per_client: int = 1, *, key: str | None = None) -> None:
-    """Check that n images suffice for `per_client` images for every one of N clients.
-
-    Args:
-        n: number of images.
-        clients: N.
-        per_client: images that every client needs.
-        key: the key that sets `per_client`, if one does.
-
-    Raises:
-        UserError: with the numbers and the keys to change.
-    """
-    if clients * per_client <= n:
-        return
-    most = n // per_client
-    lower = f"lower data.clients to {most}" if most else "use more images"
-    raise UserError(
-        f"data.partition: {clients} clients with at least {per_client} "
-        f"image{'s' * (per_client > 1)} each need {clients * per_client} images, found {n}; {lower}"
-        + (f" or lower {key}" if key else "")
-    )
+def require_samples(n: int, clients: int, per_client: int = 1) -> None:
+    """Raise a UserError unless n images give each of N clients at least `per_client`."""
+    if clients * per_client > n:
+        raise UserError(
+            f"data.partition: {clients} clients with {per_client} or more images each need "
+            f"{clients * per_client} images, found {n}; lower data.clients"
+            + (" or data.partition.min_samples" if per_client > 1 else "")
+        )
 
 
 def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:

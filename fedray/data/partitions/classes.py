@@ -1,4 +1,4 @@
-"""Partitions without skew, and with label skew by whole classes or shards."""
+"""Partitions without skew, and with label skew by whole classes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, Seed, default_entry
-from fedray.data.imageset import Domains
 from fedray.data.partitions import (
     Annotations,
     Indices,
@@ -48,42 +47,6 @@ class Iid(Partition):
 
 
 @partitions.add
-class Shards(Partition):
-    """Label skew: images sorted by label are cut into N*S shards; each client gets S at random.
-
-    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    AISTATS 2017, Section 3 (pathological non-IID). Shards have n//(N*S) images, the first n mod
-    (N*S) one more, so that no image remains.
-    """
-
-    name = "shards"
-    paper = "McMahan et al., AISTATS 2017"
-
-    shards_per_client: int = Field(2, ge=1, le=10**6)
-    """S: number of shards per client; a shard usually has one or two classes."""
-
-    def split(
-        self, annotations: Annotations, clients: int, rng: np.random.Generator
-    ) -> list[Indices]:
-        labels, params = annotations.labels, self
-        n, shards = len(labels), clients * params.shards_per_client
-        if shards > n:
-            raise UserError(
-                f"data.partition: {clients} clients with {params.shards_per_client} shards each "
-                f"need {shards} images, found {n}; lower data.clients or "
-                "data.partition.shards_per_client"
-            )
-        order = rng.permutation(n)
-        order = order[np.argsort(labels[order], kind="stable")]
-        holder = rng.permutation(shards) % clients
-        sizes = np.full(shards, n // shards)
-        sizes[: n % shards] += 1
-        owner = np.empty(n, np.int64)
-        owner[order] = np.repeat(holder, sizes)
-        return collect(owner, clients)
-
-
-@partitions.add
 class ClassesPerClient(Partition):
     """Label skew: every client holds k classes; each class is divided equally among its holders.
 
@@ -110,41 +73,28 @@ class ClassesPerClient(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        labels = annotations.labels
-        classes, totals = class_totals(labels)
+        classes, totals = class_totals(annotations.labels)
+        k, every = self.classes_per_client, len(totals)
+        if not k <= every <= clients * k:
+            raise UserError(
+                f"data.partition.classes_per_client={k}: {clients} clients cannot hold {k} of "
+                f"{every} classes each and all classes together; change it or data.clients"
+            )
         draw = _even_holders if self.equal_sizes else _holders
-        _check_enough(len(totals), clients, self.classes_per_client)
-        holds = draw(len(totals), clients, self.classes_per_client, rng)
-        _check_totals(np.unique(labels), totals, holds.sum(0))
-        counts = np.zeros(holds.shape, np.int64)
-        for c, total in enumerate(totals):
-            holders = np.flatnonzero(holds[:, c])
-            counts[holders, c] = total // len(holders)
-            counts[holders[: total % len(holders)], c] += 1
+        holds = draw(every, clients, k, rng)
+        holders = holds.sum(0)
+        if (totals < holders).any():
+            raise UserError(
+                f"data.partition.classes_per_client={k}: more clients share a class than it has "
+                "images; lower it or data.clients, or use more images"
+            )
+        is_first = holds.cumsum(0) <= totals % holders
+        counts: Indices = holds * (totals // holders + is_first)
         if self.equal_sizes:
             _equalise(counts)
-            used, size = int(counts.sum()), int(counts[0].sum())
-            if used < len(labels):
-                _log.warning(
-                    "data.partition: every client has %d images; %d of %d images are not used",
-                    *(size, len(labels) - used, len(labels)),
-                )
+            if unused := len(classes) - counts.sum():
+                _log.warning("data.partition: %d of %d images are not used", unused, len(classes))
         return assign_images(classes, counts, rng)
-
-
-def _check_enough(classes: int, clients: int, per_client: int) -> None:
-    """Check that clients can hold k classes each, and all classes together."""
-    if per_client > classes:
-        raise UserError(
-            f"data.partition.classes_per_client={per_client}, but the partitioned images have "
-            f"{classes} classes; lower data.partition.classes_per_client"
-        )
-    if clients * per_client < classes:
-        raise UserError(
-            f"data.partition: {clients} clients with {per_client} class{'es' * (per_client > 1)} "
-            f"each hold at most {clients * per_client} of the {classes} classes, but every image "
-            "needs a holder; raise data.clients or data.partition.classes_per_client"
-        )
 
 
 def _even_holders(
@@ -185,17 +135,6 @@ def _holders(
     return holds
 
 
-def _check_totals(labels: Indices, totals: Indices, holders: Indices) -> None:
-    """Check that each class has at least one image per holder."""
-    for label, total, sharing in zip(labels, totals, holders, strict=True):
-        if total < sharing:
-            raise UserError(
-                f"data.partition: {sharing} clients share class {label}, which has "
-                f"{total} image{'s' * (int(total) > 1)}; lower data.clients or "
-                "data.partition.classes_per_client, or use more images"
-            )
-
-
 @partitions.add
 class ClassChunks(Partition):
     """Label skew: shuffled classes are cut into chunks of round(m/N); the last client has the rest.
@@ -220,14 +159,15 @@ class ClassChunks(Partition):
         if chunk_size < 1 or chunk_size * (clients - 1) >= len(classes):
             raise UserError(
                 f"data.partition=class_chunks: {len(classes)} classes cannot be cut into chunks of "
-                f"{max(chunk_size, 1)} for {clients} clients; set data.clients to another number, "
-                f"for example {max(1, len(classes) // max(chunk_size, 1))}"
+                f"{max(chunk_size, 1)} for {clients} clients; change data.clients"
             )
-        shuffled = np.random.default_rng(self.class_seed).permutation(classes)
-        chunk = np.minimum(np.arange(len(classes)) // chunk_size, clients - 1)
         holder = np.empty(int(classes[-1]) + 1, np.int64)
-        holder[shuffled] = chunk
+        shuffled = np.random.default_rng(self.class_seed).permutation(classes)
+        holder[shuffled] = np.minimum(np.arange(len(classes)) // chunk_size, clients - 1)
         return collect(holder[labels], clients)
+
+
+_Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=1000)]
 
 
 @partitions.add
@@ -242,68 +182,38 @@ class ClassGroups(Partition):
     name = "class_groups"
     paper = "Wu et al., FedTSP, CVPR 2026, supplementary H.2"
 
-    classes: tuple[int, ...] = Field((80, 20), min_length=1, max_length=1000)
+    classes: _Counts = (80, 20)
     """Number of classes of each group, in the order of the labels."""
-    clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
+    clients: _Counts = (16, 4)
     """Number of clients of each group, in the order of their ids."""
     within: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
         "fedtsp_dirichlet"
     )
     """Partition of a group's images among its clients: name and parameters."""
 
-    @model_validator(mode="after")
-    def _check_group_counts(self) -> ClassGroups:
-        if len(self.classes) != len(self.clients):
-            raise ValueError(
-                f"has {len(self.classes)} groups of classes and {len(self.clients)} of clients; "
-                "give as many numbers in data.partition.classes as in data.partition.clients"
-            )
-        if min(*self.classes, *self.clients, 1) < 1:
-            raise ValueError("every group needs at least one class and one client")
-        return self
-
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        within = self.within.build()
+        within, most = self.within.build(), int(annotations.labels.max()) + 1
         if not isinstance(within, Partition):
             raise UserError(
                 f"data.partition.within={within.name} does not assign every image to a client; "
                 "choose a partition, for example fedtsp_dirichlet"
             )
-        self._check_sums(annotations.labels, clients)
+        is_paired = len(self.classes) == len(self.clients)
+        if not is_paired or sum(self.clients) != clients or sum(self.classes) < most:
+            raise UserError(
+                f"data.partition: the groups classes={list(self.classes)} and "
+                f"clients={list(self.clients)} must be as many, with {clients} clients "
+                f"(data.clients) and at least {most} classes together"
+            )
         parts: list[Indices] = []
-        starts = np.cumsum((0, *self.classes))
-        for number, count in enumerate(self.clients):
-            first, end = int(starts[number]), int(starts[number + 1])
-            members = np.flatnonzero((first <= annotations.labels) & (annotations.labels < end))
-            if not len(members):
-                raise UserError(
-                    f"data.partition: there is no image of the classes {first} to {end - 1} of "
-                    f"group {number}; change data.partition.classes or use more images"
-                )
-            group_parts = within.split(_subset(annotations, members, first), count, rng)
-            parts += [members[part] for part in group_parts]
+        first = 0
+        for classes, members in zip(self.classes, self.clients, strict=True):
+            labels = annotations.labels - first
+            group = np.flatnonzero((labels >= 0) & (labels < classes))
+            require_samples(len(group), members)
+            inside = within.split(Annotations(labels, annotations.domains).at(group), members, rng)
+            parts += [group[part] for part in inside]
+            first += classes
         return parts
-
-    def _check_sums(self, labels: Indices, clients: int) -> None:
-        total = sum(self.clients)
-        if total != clients:
-            raise UserError(
-                f"data.partition.clients={list(self.clients)} sums to {total} clients, but "
-                f"data.clients={clients}; make them equal"
-            )
-        classes, last = sum(self.classes), int(labels.max())
-        if classes <= last:
-            raise UserError(
-                f"data.partition.classes={list(self.classes)} sums to {classes} classes, "
-                f"but there is a class {last}; make the sum the number of classes"
-            )
-
-
-def _subset(annotations: Annotations, members: Indices, first: int) -> Annotations:
-    """Return the annotations of some images; classes are counted from `first`."""
-    domains = annotations.domains
-    if domains is not None:
-        domains = Domains(domains.names, domains.ids[members])
-    return Annotations(annotations.labels[members] - first, domains)

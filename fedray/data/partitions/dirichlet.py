@@ -1,8 +1,9 @@
-"""Label skew by one Dirichlet draw per class: freely, as FedTSP, or as its official code."""
+"""Label skew by one Dirichlet draw per class, of all images or inside each domain."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import logging
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from fedray.data.partitions import (
 )
 
 Floats = NDArray[np.float64]
+
+_log = logging.getLogger(__name__)
 
 
 @partitions.add
@@ -45,7 +48,52 @@ class Dirichlet(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        return redraw_until(annotations.labels, clients, self, rng, self.name)
+        return redraw_until(
+            annotations.labels, clients, self.alpha, self.min_samples, self.max_draws, rng
+        )
+
+
+@partitions.add
+class DomainClients(Dirichlet):
+    """Feature skew: client i holds images of domain i // (N/D); with N = D, all of them.
+
+    Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR
+    2021 (N = D); also FedGLCL. With several clients per domain, each class of the domain is divided
+    among them by Dir(alpha), with the parameters of `dirichlet`.
+    """
+
+    name = "domains"
+    paper = "Li et al., FedBN, ICLR 2021"
+
+    def split(
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        if annotations.domains is None:
+            raise UserError(
+                "data.partition=domains, but the source has no domains; use data with a folder per "
+                "domain or a column `domain`, or choose another partition"
+            )
+        ids = annotations.domains.ids
+        present = np.unique(ids)
+        if not clients or clients % len(present):
+            raise UserError(
+                f"data.clients={clients} cannot be divided evenly among {len(present)} domains; "
+                f"set data.clients to a multiple of {len(present)}"
+            )
+        if clients == len(present) and self.model_fields_set:
+            _log.warning(
+                "data.partition=domains: each domain has one client, so that %s have no effect",
+                ", ".join(sorted(self.model_fields_set)),
+            )
+        parts: list[Indices] = []
+        for domain in present:
+            members = np.flatnonzero(ids == domain).astype(np.int64)
+            if clients == len(present):
+                parts.append(members)
+            else:
+                inside = super().split(annotations.at(members), clients // len(present), rng)
+                parts += [members[part] for part in inside]
+        return parts
 
 
 @partitions.add
@@ -87,53 +135,44 @@ class FedTSPDirichlet(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        labels, params = annotations.labels, self
-        if params.variant == "exact":
-            least, key = params.min_samples or 1, "data.partition.min_samples"
-            require_samples(len(labels), clients, least, key=key)
-            return partition_evenly(labels, clients, params.alpha, rng)
-        usual = max(1, int(min(10 / (1 - 0.75), len(labels) / clients / 2)))
-        bounds = {
-            "min_samples": params.min_samples or usual,
-            "max_draws": params.max_draws or 10_000,
-        }
-        bounded = params.model_copy(update=bounds)
-        return redraw_until(labels, clients, bounded, rng, f"{self.name} official")
+        labels, n = annotations.labels, len(annotations.labels)
+        if self.variant == "exact":
+            require_samples(n, clients, self.min_samples or 1)
+            return partition_evenly(labels, clients, self.alpha, rng)
+        least = self.min_samples or max(1, int(min(10 / (1 - 0.75), n / clients / 2)))
+        draws = self.max_draws or 10_000
+        return redraw_until(labels, clients, self.alpha, least, draws, rng, is_official=True)
 
 
 def redraw_until(
-    labels: Indices, clients: int, params: Any, rng: np.random.Generator, name: str
+    labels: Indices,
+    clients: int,
+    alpha: float,
+    min_samples: int,
+    max_draws: int,
+    rng: np.random.Generator,
+    *,
+    is_official: bool = False,
 ) -> list[Indices]:
     """Draw whole partitions until every client has at least `min_samples` images.
 
     Only the counts are redrawn. This does not change the distribution, because images of a class
-    are exchangeable.
-
-    Args:
-        labels: int64 [n].
-        clients: N.
-        params: alpha, min_samples and max_draws of `dirichlet`; with variant "official", clients
-            that hold n/N images get no more and cuts are rounded down, as in HtFLlib.
-        rng: random stream.
-        name: the partition's name, for the message.
+    are exchangeable. With `is_official`, clients that hold n/N images get no more and cuts are
+    rounded down, as in HtFLlib.
 
     Raises:
         UserError: if no draw succeeds; states the numbers and the remedies.
     """
-    n, least = len(labels), params.min_samples
-    require_samples(n, clients, least, key="data.partition.min_samples")
+    require_samples(len(labels), clients, min_samples)
     classes, totals = class_totals(labels)
-    is_official, fewest = getattr(params, "variant", "") == "official", clients
-    for _ in range(params.max_draws):
-        counts = _draw(totals, clients, params.alpha, rng, official=is_official)
-        short = int((counts.sum(1) < least).sum())
-        if not short:
+    for _ in range(max_draws):
+        counts = _draw(totals, clients, alpha, rng, is_official=is_official)
+        if counts.sum(1).min() >= min_samples:
             return assign_images(classes, counts, rng)
-        fewest = min(fewest, short)
     raise UserError(
-        f"data.partition: at least {fewest} of {clients} clients got fewer than {least} images in "
-        f"each of {params.max_draws} draws ({name}, alpha={params.alpha:g}, n={n}); raise "
-        "data.partition.alpha, lower data.clients or lower data.partition.min_samples"
+        f"data.partition: some of {clients} clients got fewer than {min_samples} of {len(labels)} "
+        f"images in each of {max_draws} draws with alpha={alpha:g}; raise data.partition.alpha, or "
+        "lower data.clients or data.partition.min_samples"
     )
 
 
@@ -142,31 +181,27 @@ def partition_evenly(
 ) -> list[Indices]:
     """Partition so that every client gets n//N or n//N + 1 images (see `fedtsp_dirichlet`)."""
     n = len(labels)
-    require_samples(n, clients)
     classes, totals = class_totals(labels)
     capacity = np.full(clients, n // clients, np.int64)
     capacity[: n % clients] += 1
     counts = np.zeros((clients, len(totals)), np.int64)
     for c in rng.permutation(len(totals)):
-        counts[:, c] = _fill(int(totals[c]), _dirichlet(clients, alpha, rng), capacity, rng)
+        shares = rng.dirichlet(np.full(clients, alpha))
+        counts[:, c] = _fill(int(totals[c]), shares, capacity, rng)
         capacity -= counts[:, c]
     return assign_images(classes, counts, rng)
 
 
-def _dirichlet(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
-    return rng.dirichlet(np.full(clients, alpha))
-
-
 def _draw(
-    totals: Indices, clients: int, alpha: float, rng: np.random.Generator, *, official: bool
+    totals: Indices, clients: int, alpha: float, rng: np.random.Generator, *, is_official: bool
 ) -> Indices:
-    """Draw counts [N, C], one Dirichlet draw per class; `official` skips clients that are full."""
-    full = totals.sum() / clients if official else np.inf
+    """Draw counts [N, C], one Dirichlet draw per class; `is_official` skips clients when full."""
+    full = totals.sum() / clients if is_official else np.inf
     counts = np.zeros((clients, len(totals)), np.int64)
     sizes = np.zeros(clients, np.int64)
     for c, total in enumerate(totals):
-        shares = _restricted(sizes < full, _dirichlet(clients, alpha, rng), rng)
-        counts[:, c] = _cut(int(total), shares, 0.0 if official else rng.random())
+        shares = _restricted(sizes < full, rng.dirichlet(np.full(clients, alpha)), rng)
+        counts[:, c] = _cut(int(total), shares, 0.0 if is_official else rng.random())
         sizes += counts[:, c]
     return counts
 
@@ -178,11 +213,10 @@ def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Gener
     everything, the limit of the Dirichlet distribution at alpha -> 0.
     """
     remaining = np.where(allowed, shares, 0.0)
-    if remaining.sum() > 0:
-        return remaining
-    single = np.zeros_like(shares)
-    single[rng.choice(np.flatnonzero(allowed))] = 1.0
-    return single
+    if not remaining.sum() > 0:
+        remaining[:] = 0.0
+        remaining[rng.choice(np.flatnonzero(allowed))] = 1.0
+    return remaining
 
 
 def _cut(total: int, shares: Floats, offset: float) -> Indices:

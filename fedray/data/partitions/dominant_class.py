@@ -53,121 +53,95 @@ class DominantClass(FewShotProtocol):
         if self.disjoint:
             shares = _disjoint_shares(labels, pools.train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
-            client_pools = pools._replace(train=share)
-            train, remaining = _draw_client(labels, client_pools, self, stream)
+            train, remaining = self._draw(labels, pools._replace(train=share), stream)
             result.train.append(train)
             unused.append(remaining)
             result.test.append(proportional(labels, train, pools.test, stream))
         trained = np.zeros(len(labels), np.bool_)
-        trained[np.concatenate([*result.train, pools.seen])] = True
+        trained[np.concatenate(result.train)] = True
         for remaining in unused:
-            result.validation.append(_validation(labels, remaining, trained, self))
+            result.validation.append(self._validation(labels, remaining, trained))
         return result
+
+    def _draw(
+        self, labels: Indices, pools: Pools, rng: np.random.Generator
+    ) -> tuple[Indices, list[Indices]]:
+        """Draw one client's training images.
+
+        Returns:
+            The training images, and the remaining shuffled images of each of the client's classes,
+            the dominant class first.
+        """
+        classes = np.unique(labels[pools.train])
+        count = len(classes) - round(self.excluded * len(classes))
+        kept_classes = np.sort(rng.permutation(classes)[: max(1, count)])
+        dominant = rng.choice(kept_classes)
+        train: list[Indices] = []
+        remaining: list[Indices] = []
+        for c in kept_classes:
+            validated = self._validated(c == dominant)
+            images = _class_pool(labels, pools, c, validated, rng)
+            pool = min(self.shots, len(images) - validated)
+            shots = pool if c == dominant else max(1, round(self.kept_share * pool))
+            train.append(images[:shots])
+            remaining.insert(0 if c == dominant else len(remaining), images[shots:])
+        return np.sort(np.concatenate(train)), remaining
+
+    def _validated(self, is_dominant: bool) -> int:
+        """Return the number of images of a class that a client validates on."""
+        return max(1, round(1 / self.kept_share)) if is_dominant else 1
+
+    def _validation(
+        self, labels: Indices, remaining: Sequence[Indices], trained: NDArray[np.bool_]
+    ) -> Indices:
+        """Return a client's validation images: the last ones of each class nobody trains on.
+
+        Args:
+            labels: int64 [n], class of each image of the source.
+            remaining: the remaining images that `_draw` returns.
+            trained: bool [n], whether any client trains on an image.
+        """
+        parts = []
+        for number, images in enumerate(remaining):
+            needed, free = self._validated(number == 0), images[~trained[images]]
+            if len(free) < needed:
+                raise _too_few(labels[images[0]], needed)
+            parts.append(free[len(free) - needed :])
+        return np.sort(np.concatenate(parts))
 
 
 def _disjoint_shares(
     labels: Indices, train: Indices, clients: int, rng: np.random.Generator
 ) -> list[Indices]:
     """Draw an equal part of every class for every client."""
-    shares: list[list[Indices]] = [[] for _ in range(clients)]
-    for c in np.unique(labels[train]):
-        parts = np.array_split(rng.permutation(train[labels[train] == c]), clients)
-        for share, part in zip(shares, parts, strict=True):
-            share.append(part)
-    return [np.concatenate(share) for share in shares]
-
-
-def _draw_client(
-    labels: Indices, pools: Pools, params: DominantClass, rng: np.random.Generator
-) -> tuple[Indices, list[Indices]]:
-    """Draw one client's training images.
-
-    Returns:
-        The training images, and the remaining shuffled images of each of the client's classes, the
-        dominant class first.
-    """
-    classes = np.unique(labels[pools.train])
-    count = len(classes) - round(params.excluded * len(classes))
-    kept_classes = np.sort(rng.permutation(classes)[: max(1, count)])
-    dominant = rng.choice(kept_classes)
-    train: list[Indices] = []
-    remaining: list[Indices] = []
-    for c in kept_classes:
-        for_validation = _validation_count(c == dominant, params)
-        images = _class_pool(labels, pools, c, for_validation, params, rng)
-        pool = min(params.shots, len(images) - for_validation)
-        shots = pool if c == dominant else max(1, round(params.kept_share * pool))
-        train.append(images[:shots])
-        remaining.insert(0 if c == dominant else len(remaining), images[shots:])
-    return np.sort(np.concatenate(train)), remaining
-
-
-def _validation_count(is_dominant: bool, params: DominantClass) -> int:
-    """Return the number of images of a class that a client validates on."""
-    return max(1, round(1 / params.kept_share)) if is_dominant else 1
-
-
-def _validation(
-    labels: Indices,
-    remaining: Sequence[Indices],
-    trained: NDArray[np.bool_],
-    params: DominantClass,
-) -> Indices:
-    """Return a client's validation images: the last ones of each class that no client trains on.
-
-    Args:
-        labels: int64 [n], class of each image of the source.
-        remaining: the remaining images that `_draw_client` returns.
-        trained: bool [n], whether any client trains on an image.
-        params: the partition's parameters.
-
-    Raises:
-        UserError: if the clients train on too many images of a class.
-    """
-    parts = []
-    for number, images in enumerate(remaining):
-        needed, free = _validation_count(number == 0, params), images[~trained[images]]
-        if len(free) < needed:
-            raise UserError(
-                f"data.partition=dominant_class leaves {len(free)} image(s) of class "
-                f"{labels[images[0]]} that no client trains on, but a client validates on "
-                f"{needed}; use more images, fewer clients or a smaller data.partition.shots"
-            )
-        parts.append(free[len(free) - needed :])
-    return np.sort(np.concatenate(parts))
+    by_class = [
+        np.array_split(rng.permutation(train[labels[train] == c]), clients)
+        for c in np.unique(labels[train])
+    ]
+    return [np.concatenate(parts) for parts in zip(*by_class, strict=True)]
 
 
 def _class_pool(
-    labels: Indices,
-    pools: Pools,
-    c: int,
-    needed: int,
-    params: DominantClass,
-    rng: np.random.Generator,
+    labels: Indices, pools: Pools, c: int, needed: int, rng: np.random.Generator
 ) -> Indices:
-    """Return a client's shuffled images of class c; the last `needed` are for validation.
-
-    Raises:
-        UserError: if there are too few of them.
-    """
+    """Return a client's shuffled images of class c; the last `needed` are for validation."""
     images = rng.permutation(pools.train[labels[pools.train] == c])
     if len(pools.validation):
         official = rng.permutation(pools.validation[labels[pools.validation] == c])
         if len(official) < needed:
-            raise UserError(
-                f"data.partition=dominant_class needs {needed} of the source's validation images "
-                f"of class {c} for a client, but there are {len(official)}; raise "
-                "data.partition.kept_share"
-            )
+            raise _too_few(c, needed)
         images = np.concatenate([images, official[:needed]])
     if len(images) <= needed:
-        alternative = " or set data.partition.disjoint=false" if params.disjoint else ""
-        raise UserError(
-            f"data.partition=dominant_class finds {len(images)} training images of class {c} "
-            f"for a client, which needs {needed} to validate on and more to train on; use more "
-            f"images{alternative}"
-        )
+        raise _too_few(c, needed)
     return images
+
+
+def _too_few(c: int, needed: int) -> UserError:
+    return UserError(
+        f"data.partition=dominant_class: class {c} has too few images for a client to train on, "
+        f"and {needed} that no client trains on to validate; use more images, fewer clients, a "
+        "smaller data.partition.shots, or data.partition.disjoint=false"
+    )
 
 
 def proportional(
