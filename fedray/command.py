@@ -119,7 +119,7 @@ def plugins_of_runs(function: F) -> F:
 
 def _name_plugins(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> None:
     if names:
-        from fedray.plugins import named_plugins
+        from fedray.config.plugins import named_plugins
 
         named_plugins(names)
 

@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 
 import fedray
 from fedray.config import Component, Experiment, Frozen
+from fedray.config.registry import parameters_of, registry, summary_of
 from fedray.core import Algorithm
 from fedray.core.stacked import refusal
-from fedray.registry import parameters_of, registry, summary_of
 from fedray.storage.metric import Metric
 
 KINDS: Mapping[str, str] = MappingProxyType(

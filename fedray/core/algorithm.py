@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fedray.base.trees import ClientState, ServerState
 from fedray.config import Entry, Experiment, NoEffect, Tree
+from fedray.config.registry import Registry
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Declared, Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
-from fedray.registry import Registry
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip

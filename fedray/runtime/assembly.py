@@ -12,6 +12,7 @@ import torch
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
+from fedray.config.plugins import use
 from fedray.core import (
     Algorithm,
     Gate,
@@ -31,7 +32,6 @@ from fedray.evaluation.metrics import DataFacts
 from fedray.evaluation.splits import split_names
 from fedray.federation import Plan
 from fedray.models import buffer_names, frozen_parameters
-from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.models import BackboneModels, ModelProvider, PromptedModels, feature_width

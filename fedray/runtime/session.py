@@ -15,10 +15,10 @@ import torch
 from fedray.base.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.base.trees import StateTree
 from fedray.config import Experiment
+from fedray.config.plugins import use, write_copies
 from fedray.core.payload import split_payload
 from fedray.evaluation.protocols import has_global_model
 from fedray.federation import Executor, Federation
-from fedray.plugins import use, write_copies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     device_of_this_process,

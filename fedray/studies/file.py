@@ -33,7 +33,7 @@ from fedray.config import (
     with_plugins,
     with_read_plugins,
 )
-from fedray.registry import registry, spelled
+from fedray.config.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN, check_row_name, rows_in
 from fedray.results.design import PRINTED, PaperNumbers, Reporting, RowPlan, Tuning
 from fedray.storage.files import check_name, read_text

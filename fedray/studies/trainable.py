@@ -25,7 +25,7 @@ from ray.util import get_current_placement_group
 
 from fedray.base.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.config import Experiment, Tree, read_plugins, received_experiment
-from fedray.plugins import allow, use
+from fedray.config.plugins import allow, use
 from fedray.results.design import Config
 from fedray.results.record import DIVERGED
 from fedray.runtime.resources import trial_bundles, worker_bundles

@@ -12,8 +12,7 @@ import pytest
 from small import Few
 
 from fedray.base.errors import FedrayError, one_line
-from fedray.runtime import conformance
-from fedray.runtime.conformance import (
+from fedray.laws.conformance import (
     LAWS,
     Subject,
     check_drawn,
@@ -21,6 +20,7 @@ from fedray.runtime.conformance import (
     check_resume,
     small_experiment,
 )
+from fedray.runtime import conformance
 from fedray.runtime.ray_executor import RayExecutor
 
 KEEPING = (

@@ -18,11 +18,11 @@ from fedray.core import Batch, ClientState, LocalContext, algorithms
 from fedray.core.stacked import refusal, shared_steps
 from fedray.core.sums import subtrees
 from fedray.federation import Federation
+from fedray.laws.conformance import small_experiment
+from fedray.laws.traces import Trace, compare_traces, serial, trace
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import small_experiment
-from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 CLOSE = 1e-5
 MOMENTUM = ("optimizer", {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3})

@@ -21,8 +21,8 @@ import fedray
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.base.errors import UserError
+from fedray.config.plugins import use
 from fedray.core import algorithms
-from fedray.plugins import use
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve

@@ -24,16 +24,8 @@ from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
 from fedray.core.client import named_tensors
 from fedray.core.stacked import refusal
-from fedray.runtime.assembly import Assembly
-from fedray.runtime.cluster import connect
-from fedray.runtime.draws import CHEAP, Scope, check_relation, draw, relations_of, required
-from fedray.runtime.groups import GroupRunner
-from fedray.runtime.isolation import Isolation
-from fedray.runtime.pool import WorkerPool
-from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.resolve import from_tree
-from fedray.runtime.session import Session
-from fedray.runtime.traces import (
+from fedray.laws.draws import CHEAP, Scope, check_relation, draw, relations_of, required
+from fedray.laws.traces import (
     CPU,
     MakeExecutor,
     OneByOne,
@@ -45,6 +37,14 @@ from fedray.runtime.traces import (
     serial,
     trace,
 )
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.cluster import connect
+from fedray.runtime.groups import GroupRunner
+from fedray.runtime.isolation import Isolation
+from fedray.runtime.pool import WorkerPool
+from fedray.runtime.ray_executor import RayExecutor, Worker
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 

@@ -4,7 +4,7 @@ An entry is a class or an object with a `name`, a `version` of its code, optiona
 (`config.Entry`), and a docstring whose first line describes it.
 Registering an entry adds it to listings, the reference page, validation and name suggestions.
 
-The registering file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are
+The registering file belongs to this package, to a plug-in (`config/plugins.py`), whose entries are
 available while the plug-in is used, or to an installed package with an entry point in the group
 `fedray.plugins`.
 """
