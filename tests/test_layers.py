@@ -212,7 +212,9 @@ def test_the_round_loop_and_the_runtime_know_no_method_by_name():
     methods = set(algorithms.names())
     files = {algorithms.get(name).__module__ for name in methods}
     classes = {algorithms.get(name).__name__ for name in methods}
-    for module in (m for m in MODULES if part(m) in ("federation", "evaluation", "runtime", "laws")):
+    for module in (
+        m for m in MODULES if part(m) in ("federation", "evaluation", "runtime", "laws")
+    ):
         assert own_imports(module) & files == set(), module
         for node in ast.walk(TREES[module]):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -12,6 +12,7 @@ import pytest
 from small import Few
 
 from fedray.base.errors import FedrayError, one_line
+from fedray.laws import conformance
 from fedray.laws.conformance import (
     LAWS,
     Subject,
@@ -20,7 +21,6 @@ from fedray.laws.conformance import (
     check_resume,
     small_experiment,
 )
-from fedray.runtime import conformance
 from fedray.runtime.ray_executor import RayExecutor
 
 KEEPING = (
