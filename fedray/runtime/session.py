@@ -78,7 +78,7 @@ class Session:
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
                 if self._folder.has_run:
-                    check_same(self._folder, self._assembly)
+                    check_same(self._folder, experiment, self._assembly)
                 self._executor = make_executor(self._assembly)
         except BaseException:
             self._claim.close()

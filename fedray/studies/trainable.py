@@ -106,11 +106,11 @@ class FederatedRun(tune.Trainable):  # type: ignore[misc]
 
     def cleanup(self) -> None:
         """Leave the run, end the workers and clear the shared cache."""
-        from fedray.runtime.cache import shared
+        from fedray.runtime.assembly import forget_shared
 
         self._steps.close()
         self._end_workers()
-        shared.clear()
+        forget_shared()
 
     def _begin(self, config: Config) -> None:
         self._last: dict[str, Any] = {"round": 0}
