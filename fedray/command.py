@@ -9,9 +9,10 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from traceback import extract_tb, format_exception
@@ -21,7 +22,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import click
 
 from fedray.base.activity import Escaping, end_waiting
-from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, one_line
+from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, nearest, one_line
 from fedray.base.masking import mask
 from fedray.storage.files import check_path
 
@@ -61,6 +62,45 @@ class Command(click.Command):
         self.params.append(option)
 
 
+class LazyGroup(click.Group):
+    """A group of commands whose modules are imported when they are called.
+
+    Attributes:
+        what: what a command is, for messages.
+        sections: the commands with their lines in the help, by section.
+    """
+
+    what = "command"
+    sections: Mapping[str, Mapping[str, str]]
+
+    def place(self, name: str) -> str:
+        """Return "module:attribute" of a command."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands in the order of the help."""
+        return [name for lines in self.sections.values() for name in lines]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None for an option."""
+        return None if cmd_name.startswith("-") else self.find(cmd_name)
+
+    def find(self, name: str) -> click.Command:
+        """Import and return a command; raise `UserError` if there is none of this name."""
+        names = [name for lines in self.sections.values() for name in lines]
+        if name not in names:
+            raise UserError(f"there is no {self.what} '{name}'.{nearest(name, names)}")
+        module, _, attribute = self.place(name).partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help text, by section."""
+        for section, lines in self.sections.items():
+            with formatter.section(section):
+                formatter.write_dl(list(lines.items()), col_max=12)
+
+
 _is_program = False
 """Whether `run` executes the command line of this process."""
 _debug = False
@@ -83,11 +123,6 @@ class _Path(click.ParamType[Path]):
 
 
 PATH = _Path()
-
-
-def completed(find: Callable[[], Sequence[str]]) -> Callable[..., list[str]]:
-    """Return what completes a word in the shell: the names of `find` that begin with it."""
-    return lambda ctx, param, incomplete: [n for n in find() if n.startswith(incomplete)]
 
 
 def keys(function: F) -> F:

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from fedray.cli.dry_run import PlannedRun, check_command, split_command
-from fedray.cli.main import find_command, main
+from fedray.cli.main import Commands, main
 from fedray.config import Experiment
 from fedray.config.plugins import use
 from fedray.core import algorithms
@@ -78,7 +78,7 @@ class Tiny:
             return 0
         if most is not None and len(asked) > most:
             asked = [asked[round(i * (len(asked) - 1) / max(most - 1, 1))] for i in range(most)]
-        params = find_command(word).make_context(word, given).params
+        params = Commands().find(word).make_context(word, given).params
         self._commands += 1
         out = params.get("out") or self.home / "results" / f"command_{self._commands}"
         for number, each in enumerate(asked):

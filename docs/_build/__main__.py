@@ -64,7 +64,7 @@ def pages(root: Path) -> dict[Path, str]:
             "details",
         ),
         OWN_DATA: with_part(_read(root / OWN_DATA), sets_table(), "sets"),
-        **published_pages(root, tables),
+        **published_pages(tables),
         **methods_page(),
     }
     return {root / path: text for path, text in files.items()}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedray.results.pages.page import markdown
-from fedray.results.pages.table import FIGURE, LATEX, PAGE, table_latex, table_page, with_figure
+from fedray.results.pages.table import LATEX, PAGE, table_latex, table_page
 from fedray.results.record import DATA, TableRecord
 from fedray.storage.files import sealed
 
@@ -28,14 +28,12 @@ def published(root: Path) -> dict[str, TableRecord]:
     return {path.parent.name: TableRecord.read(path).concluded() for path in folders}
 
 
-def published_pages(root: Path, tables: Mapping[str, TableRecord]) -> dict[str, str]:
+def published_pages(tables: Mapping[str, TableRecord]) -> dict[str, str]:
     """Return the files of published tables that are computed from their numbers, by path."""
     files = {}
     for name, record in tables.items():
-        sections = table_page(record)
         text = json.dumps(sealed(record.tree()), separators=(",", ":"))
-        figure = root / FOLDER / name / FIGURE
-        files[f"{FOLDER}/{name}/{PAGE}"] = markdown(with_figure(sections, figure))
+        files[f"{FOLDER}/{name}/{PAGE}"] = markdown(table_page(record))
         files[f"{FOLDER}/{name}/{LATEX}"] = table_latex(record)
         files[f"{FOLDER}/{name}/{DATA}"] = f"{text}\n"
     return files

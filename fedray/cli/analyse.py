@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
+from types import MappingProxyType
 
 import click
 
-from fedray.base.errors import UserError, nearest
-from fedray.command import SETTINGS
+from fedray.command import SETTINGS, LazyGroup
 from fedray.results.analyses.harness import MODULES
 
 
-class _Analyses(click.Group):
-    """All analyses; an analysis is imported when its command is called."""
+class _Analyses(LazyGroup):
+    """All analyses."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the analyses."""
-        return list(MODULES)
+    what = "analysis"
+    sections = MappingProxyType({"Analyses": MODULES})
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Return the command of an analysis.
-
-        Raises:
-            UserError: if no analysis has the name.
-        """
-        if cmd_name not in MODULES:
-            raise UserError(f"there is no analysis '{cmd_name}'.{nearest(cmd_name, MODULES)}")
-        module = importlib.import_module(f"fedray.results.analyses.{cmd_name}")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the analyses and their descriptions into the help text."""
-        with formatter.section("Analyses"):
-            formatter.write_dl(list(MODULES.items()))
+    def place(self, name: str) -> str:
+        """Return "module:attribute" of the command of an analysis."""
+        return f"fedray.results.analyses.{name}:command"
 
 
 @click.group(

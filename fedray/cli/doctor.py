@@ -146,7 +146,7 @@ def data_sets() -> Iterator[Finding]:
         text = f"FEDRAY_DATA {what}; digits and shapes need none"
         yield Finding("note", text, "set FEDRAY_DATA to the folder that holds your data sets")
     here = [name for name, state, *_ in rows() if state == "here"]
-    yield Finding("ok", f"{', '.join(here) or 'none'} of the papers' (fedray get --list)")
+    yield Finding("ok", f"{', '.join(here) or 'none'} of the papers' (fedray get lists them)")
 
 
 def tracker() -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from fedray.base.errors import UserError, shown
-from fedray.cli.main import find_command
+from fedray.cli.main import Commands
 from fedray.command import wrong_words
 from fedray.config import Experiment
 from fedray.results.labels import config_label
@@ -79,7 +79,7 @@ def _parameters(command: str) -> tuple[str, dict[str, Any]]:
     """Return a command's word, and its arguments by name."""
     word, args = split_command(command)
     try:
-        return word, find_command(word).make_context(f"fedray {word}", args).params
+        return word, Commands().find(word).make_context(f"fedray {word}", args).params
     except click.UsageError as error:
         raise UserError(wrong_words(error)) from None
 

@@ -13,15 +13,11 @@ from filelock import FileLock, Timeout
 from fedray.base.activity import end_waiting
 from fedray.base.errors import UserError, nearest
 from fedray.base.units import size_of
-from fedray.command import Command, completed
+from fedray.command import Command
 from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
 from fedray.data.origins import Origin, OriginFile
 from fedray.data.weights import KnownWeights, hub_cache, known_weights
-
-
-def _names() -> list[str]:
-    return [*known_sets(), *known_weights()]
 
 
 @click.command(
@@ -29,15 +25,14 @@ def _names() -> list[str]:
     epilog="A set lands in its folder below $FEDRAY_DATA, where the shipped experiments look; "
     "weights land in the hub's cache (HF_HOME). A stopped download goes on where it was.",
 )
-@click.argument("names", nargs=-1, shell_complete=completed(_names), metavar="NAME...")
-@click.option("--list", "lists", is_flag=True, help="List all names and what is on this machine.")
-def command(names: Sequence[str], lists: bool) -> None:
-    """Fetch public data sets and weights of the papers.
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def command(names: Sequence[str]) -> None:
+    """Fetch public data sets and weights of the papers; without NAME, list what is there.
 
     Files are downloaded, compared with their known checksums, unpacked and counted. What must be
     fetched with a browser is named, and unpacked and checked once it is there.
     """
-    if lists or not names:
+    if not names:
         print("\n".join(_lines(list(rows()))))
         return
     for name in names:
@@ -46,7 +41,8 @@ def command(names: Sequence[str], lists: bool) -> None:
         elif name in known_sets():
             get_set(known_sets()[name], data_home())
         else:
-            raise UserError(f"fedray does not know where to get '{name}'.{nearest(name, _names())}")
+            near = nearest(name, [*known_sets(), *known_weights()])
+            raise UserError(f"fedray does not know where to get '{name}'.{near}")
 
 
 def data_home() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,8 +9,7 @@ import click
 
 import fedray
 from fedray.base.activity import is_terminal, say_next
-from fedray.base.errors import UserError, nearest
-from fedray.command import SETTINGS, run
+from fedray.command import SETTINGS, LazyGroup, run
 
 COMMANDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -53,38 +51,18 @@ PLACES = {
     "generate": "fedray.language.generate:command",
 }
 """Where subcommands are that are not `command` in a module of their name."""
-NAMES = [name for summaries in COMMANDS.values() for name in summaries]
 
 
-def find_command(name: str) -> click.Command:
-    """Import and return a subcommand; raise `UserError` if there is none of this name."""
-    if name not in NAMES:
-        raise UserError(f"there is no command '{name}'.{nearest(name, NAMES)}")
-    module, _, attribute = PLACES.get(name, f"fedray.cli.{name}:command").partition(":")
-    command: click.Command = getattr(importlib.import_module(module), attribute)
-    return command
+class Commands(LazyGroup):
+    """All subcommands."""
 
+    sections = COMMANDS
 
-class _Commands(click.Group):
-    """All subcommands; the module of a subcommand is imported when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all subcommands in the order of the help."""
-        return NAMES
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a subcommand; raise `UserError` if there is none of this name."""
-        if ctx.resilient_parsing and cmd_name not in NAMES:
-            return None
-        if cmd_name in ("cost", "data") and not ctx.resilient_parsing and is_terminal():
+    def place(self, name: str) -> str:
+        """Return "module:attribute" of a subcommand."""
+        if name in ("cost", "data") and is_terminal():
             say_next("importing PyTorch")  # their modules do
-        return None if cmd_name.startswith("-") else find_command(cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the subcommands into the help text, by section."""
-        for section, summaries in COMMANDS.items():
-            with formatter.section(section):
-                formatter.write_dl(list(summaries.items()), col_max=12)
+        return PLACES.get(name, f"fedray.cli.{name}:command")
 
 
 EPILOG = """\b
@@ -94,7 +72,7 @@ make site writes the documentation as web pages to build/site.
 """
 
 
-@click.group(cls=_Commands, epilog=EPILOG, context_settings=SETTINGS)
+@click.group(cls=Commands, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(fedray.__version__, prog_name="fedray", message="%(prog)s %(version)s")
 def group() -> None:
     """Run federated-learning experiments, with or without language models, on Ray."""

@@ -19,7 +19,7 @@ import click
 from fedray.base.activity import is_terminal, say_next
 from fedray.base.errors import UserError, nearest, printable
 from fedray.base.shipped import FOLDERS, PACKAGE, files, names
-from fedray.command import Command, completed, keys
+from fedray.command import Command, keys
 from fedray.command import plugins as with_plugins
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 @click.command(cls=Command)
-@click.argument(
-    "name", shell_complete=completed(lambda: sorted({n for kind in FOLDERS for n in names(kind)}))
-)
+@click.argument("name")
 @keys
 @with_plugins
 def show(name: str, keys: Sequence[str], plugin: Sequence[str]) -> None:

@@ -190,7 +190,7 @@ def missing_of(item: Item) -> dict[str, list[str]]:
 def select_items(
     papers: Mapping[str, PaperFile], name: str | None, item: str | None
 ) -> Mapping[str, PaperFile]:
-    """Return all papers, one paper, or the items named `item`, or else those that begin with it.
+    """Return all papers, one paper, or the items named `item`, or else those that have the name.
 
     Case and full stops do not count: "fig 4" is "Fig. 4". "Table 9" names "Fig. 2, Table 9".
 
@@ -204,17 +204,16 @@ def select_items(
         raise UserError(f"there is no paper '{name}'.{nearest(name, papers)}")
     if item is None:
         return {name: papers[name]}
-    wanted, found = _folded(item), papers[name].items
-    begins = re.compile(rf"(.*, )?{re.escape(wanted)}\b")
-    items = [one for one in found if _folded(one.item) == wanted]
-    items = items or [one for one in found if begins.match(_folded(one.item))]
+    wanted, found = _words(item), papers[name].items
+    items = [one for one in found if _words(one.item) == wanted]
+    items = items or [one for one in found if f" {wanted} " in f" {_words(one.item)} "]
     if not items:
         raise UserError(f"{name} has no item '{item}'.{nearest(item, [o.item for o in found])}")
     return {name: papers[name].model_copy(update={"items": items})}
 
 
-def _folded(name: str) -> str:
-    return " ".join(name.casefold().replace(".", " ").split()).replace(" ,", ",")
+def _words(name: str) -> str:
+    return " ".join(re.findall(r"[\w()]+", name.casefold()))
 
 
 def _summary(item: Item) -> str:

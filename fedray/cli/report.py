@@ -21,7 +21,7 @@ from fedray.results.frame import (
     relabel,
 )
 from fedray.results.pages.figures import FIGURES, Columns
-from fedray.results.pages.report import report_page, write_file, write_folder
+from fedray.results.pages.report import report_page, write_report
 from fedray.results.pages.terminal import print_sections
 from fedray.storage.metric import HEADLINE
 
@@ -34,11 +34,9 @@ USUAL_FORMATS = ("md", "csv", "png")
 @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option(
     "--out",
-    "outs",
     type=PATH,
-    multiple=True,
-    help=f"Output file ({', '.join(f'.{kind}' for kind in FORMATS)}), or folder for tables and "
-    "figures; repeatable; default: DIR/report, or ./report for several DIRs.",
+    metavar="DIR",
+    help="Folder for pages and figures; default: DIR/report, or ./report for several DIRs.",
 )
 @click.option(
     "--format",
@@ -47,7 +45,7 @@ USUAL_FORMATS = ("md", "csv", "png")
     multiple=True,
     default=USUAL_FORMATS,
     show_default=True,
-    help="Format of the files in a folder; repeatable.",
+    help="Format of a page, of all numbers (csv) or of the figures; repeatable.",
 )
 @click.option(
     "--columns",
@@ -81,7 +79,7 @@ USUAL_FORMATS = ("md", "csv", "png")
 )
 def command(
     folders: Sequence[Path],
-    outs: Sequence[Path],
+    out: Path | None,
     formats: Sequence[str],
     columns: Columns,
     wanted: Sequence[str],
@@ -102,13 +100,5 @@ def command(
     notes += [] if some_best else [NO_BEST]
     report = Report(rank_groups(groups, metrics[0], at), metrics, at, notes)
     print_sections(report_page(report))
-    files: list[Path] = []
-    for out in outs or [default_folder(folders)]:
-        if out.suffix.removeprefix(".") in FORMATS and not out.is_dir():
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_file(report, out, columns)
-            files.append(out)
-        else:
-            out.mkdir(parents=True, exist_ok=True)
-            files += write_folder(report, out, formats, columns)
+    files = write_report(report, out or default_folder(folders), formats, columns)
     print("wrote " + "\n      ".join(map(str, files)))

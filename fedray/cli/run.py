@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from fedray.api.training import ExecutorName, executor_for, run_to_end
-from fedray.base import shipped
 from fedray.base.activity import say_next
 from fedray.base.errors import CodeError, RunFailed, UserError, shown
 from fedray.base.imports import import_quickly
@@ -22,7 +21,6 @@ from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
     Command,
-    completed,
     go_on_with,
     is_program,
     keys,
@@ -67,11 +65,7 @@ class RunRequest:
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument(
-    "experiment",
-    required=False,
-    shell_complete=completed(partial(shipped.names, "experiments")),
-)
+@click.argument("experiment", required=False)
 @keys
 @click.option(
     "--executor",

@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedray.base import shipped
 from fedray.base.activity import say_next
 from fedray.base.imports import import_quickly
 from fedray.cli.start import import_while_ray_starts
-from fedray.command import PATH, Command, F, completed, is_program, keys, plugins
+from fedray.command import PATH, Command, F, is_program, keys, plugins
 from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
     from fedray.studies.flow import Request
 
 
-def _common(kind: Kind) -> Callable[[F], F]:
-    """Return a decorator that adds the common arguments of the commands.
-
-    Args:
-        kind: the kind of study, for shell completion.
-    """
-    find = completed(partial(shipped.names, f"{kind}s"))
-    adds: list[Callable[[Any], Any]] = [
-        click.argument("name", shell_complete=find),
-        keys,
+def _common(function: F) -> F:
+    """Add the arguments of both commands."""
+    for add in (
+        click.option("--plan", is_flag=True, help="Print the runs without starting them."),
+        click.option("--out", type=PATH, help="Folder for the results; default: NAME/SCALE."),
+        plugins,
+        click.option("--no-track", is_flag=True, help="Do not log to MLflow."),
         click.option(
             "--scale",
             type=click.Choice(SCALES),
             help="Size of the study; default: the first in its file.",
         ),
-        click.option("--no-track", is_flag=True, help="Do not log to MLflow."),
-        plugins,
-        click.option("--out", type=PATH, help="Folder for the results; default: NAME/SCALE."),
-        click.option("--plan", is_flag=True, help="Print the runs without starting them."),
-    ]
-
-    def add(function: F) -> F:
-        for decorator in reversed(adds):
-            function = decorator(function)
-        return function
-
-    return add
+        keys,
+        click.argument("name"),
+    ):
+        function = add(function)
+    return function
 
 
 @click.command(cls=Command, epilog="fedray ls sweeps lists the available sweeps.")
-@_common("sweep")
+@_common
 def sweep(**words: Any) -> int:
     """Run one experiment in many configurations.
 
@@ -62,7 +49,7 @@ def sweep(**words: Any) -> int:
 
 
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
-@_common("table")
+@_common
 @click.option(
     "--from",
     "published",

@@ -65,11 +65,8 @@ class RecordedRun:
 @click.option(
     "--sample", type=click.IntRange(1), default=3, help="Number of a table's runs; default: 3."
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, help="Seed for drawing the runs; default: 0."
-)
 @plugins_of_runs
-def command(folder: Path, sample: int, seed: int) -> int:
+def command(folder: Path, sample: int) -> int:
     """Repeat finished runs in this process and compare the numbers.
 
     DIR is the folder of a run or of a table. Of a table, a sample of the reported runs is
@@ -84,7 +81,7 @@ def command(folder: Path, sample: int, seed: int) -> int:
         record = TableRecord.read(folder / DATA)
         runs = list(runs_of_table(record))
         wrong = record.wrong_verdicts()
-        runs = [runs[i] for i in np.random.default_rng(seed).permutation(len(runs))[:sample]]
+        runs = [runs[i] for i in np.random.default_rng(0).permutation(len(runs))[:sample]]
     elif files.has_run:
         run = files.read()
         experiment = resolve(str(files.head))

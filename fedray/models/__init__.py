@@ -38,6 +38,5 @@ from fedray.models.structure import (
     modules_of,
     normalisation_tensors,
     saved_buffers,
-    stages,
     tensor_names,
 )

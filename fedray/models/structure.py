@@ -50,29 +50,20 @@ def convolution_stages(model: Classifier) -> list[nn.Module]:
     """Return the last module of every convolutional stage of the backbone, in order.
 
     A stage is a convolution, or a block with convolutions, and the normalisation, activation and
-    max-pooling that follow: five in AlexNet, stem and stages in a residual network. Unlike the last
-    of `stages`, the last stage ends before its maps are flattened or averaged.
+    max-pooling that follow: five in AlexNet, stem and stages in a residual network. The last stage
+    ends before its maps are flattened or averaged.
     """
-    parts = model.get_submodule("extractor.backbone").named_children()
     follow = (nn.ReLU, nn.ReLU6, nn.MaxPool2d, nn.BatchNorm2d)
-    return [*_stages(parts, (nn.Conv2d,), follow).values()]
-
-
-def _stages(
-    parts: Iterable[tuple[str, nn.Module]],
-    first: tuple[type[nn.Module], ...],
-    follow: tuple[type[nn.Module], ...],
-) -> dict[str, nn.Module]:
-    """Return the last module of each stage by the name of its first, which has a `first` layer."""
-    ends: dict[str, nn.Module] = {}
-    stage = ""
-    for name, part in parts:
-        if any(isinstance(module, first) for module in part.modules()):
-            stage = name
-        elif not isinstance(part, follow):
-            stage = ""
-        if stage:
-            ends[stage] = part
+    ends: list[nn.Module] = []
+    in_stage = False
+    for part in model.get_submodule("extractor.backbone").children():
+        if any(isinstance(module, nn.Conv2d) for module in part.modules()):
+            ends.append(part)
+            in_stage = True
+        elif in_stage and isinstance(part, follow):
+            ends[-1] = part
+        else:
+            in_stage = False
     return ends
 
 
@@ -132,20 +123,6 @@ def normalisation_tensors(model: Classifier) -> frozenset[str]:
         if is_normalisation(module)
         for name in _names(module, f"{prefix}.")
     )
-
-
-def stages(model: Classifier) -> dict[str, nn.Module]:
-    """Return the last module of each stage of a model, by the name of the stage's first module.
-
-    A stage begins with a layer or block that has convolutions or linear maps ("backbone.layer1",
-    "projector.0", "head") and ends before the next one. Normalisation, activation and pooling thus
-    belong to the preceding layer, and the extractor's last stage ends in the features.
-    """
-    parts: list[tuple[str, nn.Module]] = []
-    for prefix, part in (*model.get_submodule("extractor").named_children(), ("head", model.head)):
-        inner = part.named_children() if isinstance(part, nn.Sequential) else [("", part)]
-        parts += [(f"{prefix}.{key}" if key else prefix, module) for key, module in inner]
-    return _stages(parts, (nn.Conv2d, nn.Linear), (nn.Module,))
 
 
 def layers(model: Classifier) -> dict[str, nn.Module]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.base.errors import UserError, nearest
-from fedray.config import EXECUTION_KEYS, flatten
+from fedray.config import EXECUTION_KEYS, flatten, parse_yaml
 from fedray.results.labels import short_names, show_value, text_of
 from fedray.results.numbers import COLUMNS, Numbers, scale_of
 from fedray.results.paired import Interval, t_interval
@@ -86,8 +86,8 @@ class RunGroup:
     """Runs of one configuration with different seeds.
 
     Attributes:
-        label: the method, and the keys in which the group differs from the others.
-        row: the label without keys of the data.
+        label: row, and column if there are several: "fedtsp lambda=7 @ digits alpha=0.1".
+        row: the method, with the keys (but those of the data) in which its groups differ.
         column: the data set, with the keys of the data in which others of its name differ.
         keys: the configuration that the runs share.
         runs: one run per seed, in the order of seeds.
@@ -180,19 +180,18 @@ def load_runs(folders: Sequence[Path]) -> list[LoadedRun]:
     return [LoadedRun(folder, RunFolder(folder).read()) for folder in find_run_folders(folders)]
 
 
-def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
-    """Return a metric as the runs that measured it declare it.
+def metric_of(runs: Sequence[LoadedRun], name: str) -> Metric:
+    """Return a metric as the first run that measured it declares it.
 
     Raises:
         UserError: if no run measured the metric; names the nearest one.
     """
-    metrics: dict[str, Metric] = {}
-    for loaded in runs:
-        for measured in {name: None for done in loaded.run.rounds for name in done.metrics}:
-            metrics.setdefault(measured, loaded.run.info.metric(measured))
-    if name not in metrics:
-        raise UserError(f"no run has measured '{name}'.{nearest(name, metrics)}")
-    return metrics[name]
+    measured = {loaded: {n for done in loaded.run.rounds for n in done.metrics} for loaded in runs}
+    for loaded, names in measured.items():
+        if name in names:
+            return loaded.run.info.metric(name)
+    known = set().union(*measured.values())
+    raise UserError(f"no run has measured '{name}'.{nearest(name, known)}")
 
 
 def selection_label(groups: Sequence[RunGroup], at: At) -> str:
@@ -216,122 +215,55 @@ def group_runs(
         The groups, and a note for each run that was left out: of two runs with the same group and
         seed, the shorter one.
     """
-    by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
+    by_config: dict[Any, list[LoadedRun]] = defaultdict(list)
     for loaded in runs:
         files = loaded.run.info.files_sha256
         keys = {key: text_of(value) for key, value in loaded.keys.items() if key not in files}
-        by_keys[tuple(sorted(keys.items())), tuple(sorted(loaded.contents.items()))].append(loaded)
-    firsts = [members[0] for members in by_keys.values()]
-    configs = [(loaded.keys, loaded.contents) for loaded in firsts]
-    names = zip(
-        _distinct_labels(configs),
-        _distinct_labels([(_of(keys), _of(contents)) for keys, contents in configs]),
-        _data_titles(firsts),
-        strict=True,
-    )
+        by_config[tuple(sorted({**keys, **loaded.contents}.items()))].append(loaded)
+    firsts = [members[0] for members in by_config.values()]
+    rows = _labels([run.method for run in firsts], firsts, of_data=False)
+    columns = _labels([run.data for run in firsts], firsts, of_data=True)
     groups, notes = [], []
-    for (label, row, column), members in zip(names, by_keys.values(), strict=True):
+    for row, column, members in zip(rows, columns, by_config.values(), strict=True):
+        label = row if len({*columns}) == 1 else f"{row} @ {column}"
         by_seed: dict[int, LoadedRun] = {}
         for loaded in sorted(members, key=lambda run: -run.run.done):
-            if loaded.seed in by_seed:
+            if by_seed.setdefault(loaded.seed, loaded) is not loaded:
                 notes.append(
                     f"seed {loaded.seed} of {label} has two runs; {loaded.folder} is left out"
                 )
-            else:
-                by_seed[loaded.seed] = loaded
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed))
         groups.append(RunGroup(label, row, column, ordered[0].keys, ordered, chooser))
     return groups, notes
 
 
-def _of(config: Mapping[str, Any], *, data: bool = False) -> dict[str, Any]:
-    """Return the keys of the data, or all others."""
-    return {k: v for k, v in config.items() if (k.partition(".")[0] == "data") == data}
+def _labels(names: Sequence[str], runs: Sequence[LoadedRun], *, of_data: bool) -> list[str]:
+    """Return a label for each run: its name, and how runs of this name differ: "fedtsp lambda=7".
 
-
-def _data_titles(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return the name of each run's data set, with the keys in which those of its name differ.
-
-    The hash of the images is added where several images would have one title.
+    They differ in keys of the data, or in all others; where these are equal, in hashes of inputs.
     """
-    every = [
-        {"": run.data, **{k: show_value(v) for k, v in _of(run.keys, data=True).items()}}
-        for run in runs
-    ]
-    titles, images = [], defaultdict[str, set[str]](set)
-    for keys, run in zip(every, runs, strict=True):
-        same_name = [other for other in every if other[""] == keys[""]]
-        differ = [key for key in keys if len({other.get(key) for other in same_name}) > 1]
-        words = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differ]
-        titles.append(" ".join([keys[""], *words]))
-        images[titles[-1]].add(run.contents["data"] or "?")
-    return [
-        f"{title} data={(run.contents['data'] or '?')[:12]}" if len(images[title]) > 1 else title
-        for title, run in zip(titles, runs, strict=True)
-    ]
+
+    def part(mapping: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in mapping.items() if (k.partition(".")[0] == "data") == of_data}
+
+    labels = with_differences(names, [part(run.keys) for run in runs])
+    hashes = [{k: (v or "?")[:12] for k, v in part(run.contents).items()} for run in runs]
+    return with_differences(labels, hashes)
 
 
-def _distinct_labels(configs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    """Return a label for each run, given by its keys and the hashes of its inputs.
-
-    Hashes are added if only the contents of inputs differ.
-    """
-    labels = _labels([keys for keys, _ in configs])
+def with_differences(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return each name with the values of the keys in which configurations of this name differ."""
     alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for label, (_, contents) in zip(labels, configs, strict=True):
-        alike[label].append(contents)
-    distinct = []
-    for label, (_, contents) in zip(labels, configs, strict=True):
-        differ = [key for key in contents if len({other.get(key) for other in alike[label]}) > 1]
-        hashes = [f"{key}={(contents[key] or '?')[:12]}" for key in differ]
-        distinct.append(" ".join([label, *hashes]))
-    return distinct
-
-
-def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that must be in labels, because they differ.
-
-    Keys of a method count if they differ within the method, other keys if they differ anywhere.
-    """
-    keys = []
-    for key in dict.fromkeys(key for config in configs for key in config):
-        of_method = key.startswith(("algorithm.", "plugins."))
-        values: dict[Any, set[str]] = defaultdict(set)
-        for config in configs:
-            values[config["algorithm.name"] if of_method else None].add(text_of(config.get(key)))
-        if any(len(distinct) > 1 for distinct in values.values()) and key != "algorithm.name":
-            keys.append(key)
-    return keys
-
-
-def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return labels of the method and the keys that distinguish its runs: "fedtsp lambda=7"."""
-    by_method: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for config in configs:
-        by_method[config["algorithm.name"]].append(config)
-    labels = {name: iter(_labels_of_one(members)) for name, members in by_method.items()}
-    return [next(labels[config["algorithm.name"]]) for config in configs]
-
-
-def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = differing_keys(configs)
-    short = {key: key if name == "name" else name for key, name in short_names(keys).items()}
+    for name, config in zip(names, configs, strict=True):
+        alike[name].append(config)
     labels = []
-    for config in configs:
-        words = [str(config["algorithm.name"])]
-        for key in keys:
-            if key in config:
-                words.append(f"{short[key]}={show_value(config[key])}")
-            elif _is_implicit(key, config, configs):
-                words.append(f"{short[key]}=default")
-        labels.append(" ".join(words))
+    for name, config in zip(names, configs, strict=True):
+        keys = dict.fromkeys(key for other in alike[name] for key in other)
+        differ = [k for k in keys if len({text_of(other.get(k)) for other in alike[name]}) > 1]
+        short = short_names(differ)
+        words = [f"{short[key]}={show_value(config[key])}" for key in differ if key in config]
+        labels.append(" ".join([name, *words]))
     return labels
-
-
-def _is_implicit(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if another configuration sets the key for the same component."""
-    name = f"{key.rsplit('.', 1)[0]}.name"
-    return any(key in other and other.get(name) == config.get(name) for other in configs)
 
 
 # --- filters, labels and order --------------------------------------------------------------------
@@ -355,23 +287,13 @@ def filter_runs(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[Lo
         names = sorted({name for config in configs for name in config})
         if key not in names:
             raise UserError(f"--filter {condition}: no run has the key.{nearest(key, names)}")
-        found = [_comparable_text(config.get(key)) for config in configs]
-        wanted = {_comparable_text(value) for value in [text, *text.split(",")]}
-        kept = [run for run, value in zip(kept, found, strict=True) if value in wanted]
+        wanted = {text_of(parse_yaml(value, "--filter")) for value in [text, *text.split(",")]}
+        values = [config.get(key) for config in configs]
+        kept = [run for run, value in zip(kept, values, strict=True) if text_of(value) in wanted]
         if not kept:
-            there = ", ".join(sorted({str(config.get(key)) for config in configs}))
+            there = ", ".join(sorted({str(value) for value in values}))
             raise UserError(f"--filter {condition}: no run has this value; there are {there}")
     return kept
-
-
-def _comparable_text(value: Any) -> str:
-    """Return a text for comparing values of files and command lines: 7, 7.0 and "7" are equal."""
-    if isinstance(value, bool | None):
-        return {True: "true", False: "false", None: "null"}[value]
-    try:
-        return repr(float(value))
-    except (TypeError, ValueError):
-        return str(value)
 
 
 def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]:
@@ -379,31 +301,24 @@ def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]
 
     Args:
         groups: the groups.
-        labels: "WHO=TEXT", where WHO is a label, or a method, which TEXT replaces in the labels of
-            all its groups.
+        labels: "WHO=TEXT", where WHO is a row, or a method, which TEXT replaces in all its rows.
 
     Raises:
         UserError: if WHO names no group, or two groups would have the same label.
     """
     renamed = list(groups)
     for label in labels:
-        cuts = [index for index, char in enumerate(label) if char == "="]  # labels hold =, too
-        pairs = [(label[:cut], label[cut + 1 :].strip()) for cut in cuts]
-        names = {name for group in renamed for name in (group.label, group.method)}
-        who, text = next((pair for pair in reversed(pairs) if pair[0] in names), ("", ""))
-        if not text:
+        names = {name for group in renamed for name in (group.row, group.method)}
+        matches = [name for name in names if label.startswith(f"{name}=")]
+        if not matches:
             near = nearest(label.partition("=")[0], names)
             raise UserError(f"--label {label}: expected WHO=TEXT, WHO is the label of a row.{near}")
-        renamed = [
-            replace(
-                group,
-                label=group.label.replace(who, text, 1),
-                row=group.row.replace(who, text, 1),
-            )
-            if who in (group.label, group.method)
-            else group
-            for group in renamed
-        ]
+        who = max(matches, key=len)  # rows have "=" in their labels, too
+        text = label.removeprefix(f"{who}=").strip()
+        for index, group in enumerate(renamed):
+            if who in (group.row, group.method):
+                row, whole = (of.replace(who, text, 1) for of in (group.row, group.label))
+                renamed[index] = replace(group, row=row, label=whole)
     if len({group.label for group in renamed}) < len(renamed):
         raise UserError("--label: several rows would have one label; use different labels")
     return renamed

@@ -14,11 +14,10 @@ LONGEST = 100
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the last part of each dotted key, or the whole key if last parts collide."""
-    keys = list(keys)
+    """Return the last part of each dotted key; the key where last parts collide or say "name"."""
     last = {key: key.rsplit(".", 1)[-1] for key in keys}
     count = Counter(last.values())
-    return {key: name if count[name] == 1 else key for key, name in last.items()}
+    return {k: k if n == "name" or count[n] > 1 else n for k, n in last.items()}
 
 
 def show_value(value: Any) -> str:

@@ -316,6 +316,11 @@ class TableRecord(Frozen):
         frame = pandas.DataFrame(rows, columns=list(COLUMNS))
         return Numbers(frame, list(self.plan.columns), self.plan.paired_test)
 
+    @property
+    def has_numbers(self) -> bool:
+        """True if any cell has a number."""
+        return bool(self.numbers.frame["value"].notna().any())
+
     # --- comparisons ------------------------------------------------------------------------------
 
     @cached_property

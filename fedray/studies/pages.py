@@ -11,7 +11,7 @@ from fedray.base.units import size_of, time_of
 from fedray.config import dump_yaml
 from fedray.results.labels import config_label, is_number, short_names, show_value
 from fedray.results.pages.cells import metric_name, short_name, spread_cell, spread_label
-from fedray.results.pages.figures import Plot, Series, figure_points
+from fedray.results.pages.figures import Plot, Series, figure_curves
 from fedray.results.pages.page import Section
 from fedray.results.pages.table import PAGE, write
 from fedray.results.pages.terminal import print_sections
@@ -174,7 +174,7 @@ def draw_sweep(result: SweepOutcome, path: Path) -> None:
         plots.append(Plot(series, along, name, values, is_share=metric.is_share))
     when = f"round {plan.how}" if plan.at == "best" else "last round"
     title = [plan.title, when, spread_label(interval for _, interval in rows.values())]
-    figure_points(plots, path, title=", ".join(filter(None, title)))
+    figure_curves(plots, path, heading=", ".join(filter(None, title)))
 
 
 def _by_axis(result: SweepOutcome, number: int) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def test_a_set_is_fetched_checked_and_put_in_place(origin, tmp_path, monkeypatch
     origin.files.clear()
     assert get(["tiny"]) == 0  # what is there is only counted
     assert "6 images of 2 classes" in capsys.readouterr().out
-    assert get(["--list"]) == 0
+    assert get([]) == 0
     assert "here" in capsys.readouterr().out
 
 
@@ -321,7 +321,7 @@ def test_a_hub_out_of_reach(tmp_path, monkeypatch, capsys):
 def test_the_list(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
     (tmp_path / "cifar10").mkdir()
-    assert get(["--list"]) == 0
+    assert get([]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert rows["cifar10"].split()[1] == "here"
     assert rows["pacs"].split()[1] == "-"

@@ -50,5 +50,5 @@ def test_a_published_table_is_of_todays_file(name):
 
 
 def test_a_published_table_made_again_is_itself(copy):
-    for path, text in published_pages(copy, published(copy)).items():
+    for path, text in published_pages(published(copy)).items():
         assert text == (copy / path).read_text(), path

@@ -13,7 +13,7 @@ from PIL import Image
 import fedray
 import fedray.config.plugins as loading
 from fedray.base.errors import UserError
-from fedray.cli.main import find_command
+from fedray.cli.main import Commands
 from fedray.cli.names import ShownKey, settings
 from fedray.config.plugins import named_plugins, read_plugin, use
 
@@ -172,7 +172,7 @@ def test_a_text_that_came_with_a_sweep_does_not_run(tmp_path, theirs, marker, ca
 
 def test_every_command_that_runs_a_folders_text_has_the_flag():
     for word in ("cost", "data", "predict", "run", "show", "sweep", "table", "verify"):
-        params = find_command(word).params
+        params = Commands().find(word).params
         assert "--plugin" in [flag for param in params for flag in param.opts], word
 
 

@@ -50,7 +50,7 @@ def test_random_search_tries_as_many_as_it_says(count, found):
 
 def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
     drawn = []
-    monkeypatch.setattr(pages, "figure_points", lambda plots, path, **more: drawn.extend(plots))
+    monkeypatch.setattr(pages, "figure_curves", lambda plots, path, **more: drawn.extend(plots))
     write_sweep(
         metrics=["local_accuracy"], choose="train_loss", space={"lr": {"grid": [0.0001, 0.1]}}
     )

@@ -1,10 +1,11 @@
 """Similarity of FedMGP's prompt groups, and how often each is drawn (Fig. 3, Fig. 4, Table 13).
 
-From a finished run's checkpoint, this analysis compares groups within a client and between clients:
-cosines of text features (mean over classes), of image features (mean over test images), and of the
-text and visual prompts, each flattened to one vector as in Eq. (7). The prompts are those that a
-client is tested with; clients that never took part are left out. With `--client K` the matrices are
-those of client K only, printed as numbers. The frequencies of drawn groups come from the rounds.
+From a finished run's checkpoint, this analysis compares groups within a client and between the
+first clients: cosines of text features (mean over classes), of image features (mean over test
+images), and of the text and visual prompts, each flattened to one vector as in Eq. (7). The prompts
+are those that a client is tested with; clients that never took part are left out. With `--client K`
+the matrices are those of client K only, printed as numbers. The frequencies of drawn groups come
+from the rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
+import click
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,17 +24,19 @@ from fedray.algorithms.prompts.fedmgp import FedMGP, GroupedClip
 from fedray.base.errors import UserError
 from fedray.models import Pixels
 from fedray.results.analyses.extra_step import probe_images, reopen
-from fedray.results.analyses.harness import AnalysisRequest, analysis, count_option
+from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import LoadedRun, RunGroup, interval_of
-from fedray.results.pages.cells import SPREAD, cell, metric_name
+from fedray.results.pages.cells import SPREAD, cell, metric_name, number
 from fedray.results.pages.figures import Plot, Series, figure_curves, figure_matrix
 from fedray.results.pages.page import Section
-from fedray.results.paired import Interval, t_interval
+from fedray.results.paired import Interval
 from fedray.runtime.devices import pick_device
 from fedray.runtime.groups import GroupRunner
 from fedray.storage.metric import REPORTED, Metric
 
 WITHIN, SAME, OTHER = "within a client", "between clients, same group", "between clients, others"
+IMAGES, CLIENTS = 50, 10
+"""Test images to compare on, and clients that are compared: the first that took part."""
 COSINE = Metric("cosine of groups", "correlation", None)
 SHARE = Metric("share of the clients that drew the group", "share", None, None)
 
@@ -81,44 +86,41 @@ class GroupCosines:
 
 
 @analysis(
-    count_option("--images", "Test images to compare on.", default=50),
-    count_option("--clients", "Compare the first N clients.", default=10),
-    count_option(
-        "--client",
-        "Compare only the groups of client K, and print their matrices (Fig. 3).",
-        0,
+    click.Option(
+        ["--client"],
+        type=click.IntRange(0),
         metavar="K",
-    ),
+        help="Compare only the groups of client K, and print their matrices (Fig. 3).",
+    )
 )
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare prompt groups within and between clients, and count how often each was drawn."""
-    images, clients, only = (request.options[name] for name in ("images", "clients", "client"))
-    rows, further = [], list[Section]()
+    only, rows, further = request.options["client"], [], list[Section]()
     for index, member in enumerate(request.groups, 1):
-        runs = [group_cosines(loaded, images, clients, only) for loaded in member.runs]
+        runs = [group_cosines(loaded, only) for loaded in member.runs]
         for kind in runs[0]:
             means = [cosines[kind].means() for cosines in runs]
             pairs = [interval_of([m.get(p) for m in means], COSINE) for p in (WITHIN, SAME, OTHER)]
             rows.append([f"{member.label}, {kind}", *(cell(pair, COSINE) for pair in pairs)])
+        _draw_matrices(request, f"groups_{index:02d}", member, runs[0])
         if only is not None:
             further += _matrix_sections(member, runs[0])
-        further += _frequency_sections(member)
-        _draw(request, member, index, runs[0])
+        for modality, curves in frequencies(member).items():
+            file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
+            series = [Series(curve, f"{modality} group {j}", j) for j, curve in enumerate(curves)]
+            figure_curves([Plot(series, "round", metric_name(SHARE), is_share=True)], file)
+            further.append(_frequency_section(f"{member.label}, {modality}", curves))
     header = [COSINE.name, WITHIN, SAME, OTHER]
     return [Section("", (), header, rows, [f"Mean {SPREAD} seeds."]), *further]
 
 
 @torch.no_grad()
-def group_cosines(
-    loaded: LoadedRun, images: int, clients: int, only: int | None = None
-) -> dict[str, GroupCosines]:
+def group_cosines(loaded: LoadedRun, only: int | None = None) -> dict[str, GroupCosines]:
     """Return the cosines between the prompt groups of a finished run, by kind of vectors.
 
     Args:
         loaded: a run of FedMGP.
-        images: number of test images for image features.
-        clients: number of clients: the first ones that took part.
-        only: a single client to compare instead.
+        only: a single client to compare; None: the first `CLIENTS` that took part.
 
     Raises:
         UserError: if the run is of another method or has no checkpoint, no client took part, or
@@ -128,14 +130,14 @@ def group_cosines(
     if not isinstance(assembly.algorithm, FedMGP):
         raise UserError(f"{loaded.folder}: {loaded.method} has no groups of prompts to compare")
     known = sorted(checkpoint.clients)
-    chosen = known[:clients] if only is None else [client for client in known if client == only]
+    chosen = known[:CLIENTS] if only is None else [client for client in known if client == only]
     if not chosen:
         who = "no client has trained yet" if only is None else f"client {only} never took part"
         raise UserError(f"{loaded.folder}: {who}; clients that did: {known[:20]}")
     device = pick_device(assembly.experiment.gpus)
     runtime = GroupRunner(assembly, device)
     data = assembly.data.at(checkpoint.snapshot.round)
-    probe = probe_images(data, images, assembly.streams, device)
+    probe = probe_images(data, IMAGES, assembly.streams, device)
     vectors: dict[str, list[Tensor]] = defaultdict(list)
     for client in chosen:
         context = runtime.client(client, checkpoint.snapshot.round + 1)
@@ -185,33 +187,24 @@ def frequencies(member: RunGroup) -> dict[str, list[dict[int, Interval]]]:
     return {modality: of for modality, of in curves.items() if of}
 
 
-def _frequency_sections(member: RunGroup) -> Iterator[Section]:
-    """Yield the frequency tables of a configuration: one row per round, one column per group."""
-    for modality, curves in frequencies(member).items():
-        rows = [[str(r), *(cell(curve.get(r), SHARE) for curve in curves)] for r in curves[0]]
-        means = [sum(share.mean for share in curve.values()) / len(curve) for curve in curves]
-        rows.append(["mean", *(cell(t_interval([mean]), SHARE) for mean in means)])
-        title = f"{member.label}, {modality}: {metric_name(SHARE)}, mean {SPREAD} seeds."
-        header = ["round", *(f"group {j}" for j in range(len(curves)))]
-        yield Section("", [title], header, rows)
+def _frequency_section(title: str, curves: Sequence[Mapping[int, Interval]]) -> Section:
+    """Return the table of how often groups were drawn: a row per round, a column per group."""
+    rows = [[str(r), *(cell(curve.get(r), SHARE) for curve in curves)] for r in curves[0]]
+    means = [fmean(share.mean for share in curve.values()) for curve in curves]
+    rows.append(["mean", *(number(mean, SHARE) for mean in means)])
+    text = f"{title}: {metric_name(SHARE)}, mean {SPREAD} seeds."
+    return Section("", [text], ["round", *(f"group {j}" for j in range(len(curves)))], rows)
 
 
-def _draw(
-    request: AnalysisRequest,
-    member: RunGroup,
-    index: int,
-    similarities: Mapping[str, GroupCosines],
+def _draw_matrices(
+    request: AnalysisRequest, stem: str, member: RunGroup, similarities: Mapping[str, GroupCosines]
 ) -> None:
-    """Draw a configuration's frequencies, and the matrices of its first seed."""
+    """Draw the matrices of a configuration's first seed."""
     for kind, cosines in similarities.items():
         matrices = {"within": (cosines.within, [str(j) for j in range(len(cosines.within))])}
         if len(cosines.clients) > 1:
             matrices["between"] = (cosines.between, cosines.names)
         for scope, (matrix, names) in matrices.items():
-            file = request.file(f"groups_{index:02d}_{kind.replace(' ', '_')}_{scope}.png")
+            file = request.file(f"{stem}_{kind.replace(' ', '_')}_{scope}.png")
             title = f"{kind} {scope} clients, cosine: {member.label}, seed {member.runs[0].seed}"
             figure_matrix(matrix.tolist(), names, title, file)
-    for modality, curves in frequencies(member).items():
-        file = request.file(f"groups_{index:02d}_drawn_{modality}.png")
-        series = [Series(curve, f"{modality} group {j}", j) for j, curve in enumerate(curves)]
-        figure_curves([Plot(series, "round", metric_name(SHARE), is_share=True)], file)

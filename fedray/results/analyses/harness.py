@@ -111,20 +111,6 @@ def analysis(
     return command_of
 
 
-def count_option(
-    flag: str, what: str, least: int = 1, default: int | None = None, metavar: str = "N"
-) -> click.Option:
-    """Return a command line option for a whole number of at least `least`."""
-    return click.Option(
-        [flag],
-        type=click.IntRange(least, 10**6),
-        default=default,
-        metavar=metavar,
-        show_default=default is not None,
-        help=what,
-    )
-
-
 def default_folder(folders: Sequence[Path]) -> Path:
     """Return the default folder for reports on runs."""
     return (folders[0] if len(folders) == 1 else Path()) / "report"

@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
-import click
-
 from fedray.base.errors import UserError
 from fedray.results.analyses.harness import AnalysisRequest, analysis
 from fedray.results.frame import LoadedRun, RunGroup, interval_of, metric_of, selection_label
@@ -21,21 +19,15 @@ from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.page import Section
 from fedray.storage.metric import Metric
 
-USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
+SHOWN = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
 
 
-@analysis(
-    click.Option(
-        ["--metric"],
-        multiple=True,
-        help=f"Repeatable; default: those measured of {', '.join(USUAL)}.",
-    ),
-)
+@analysis()
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Compare metrics before and after the data changes or clients join."""
     runs, groups, rows = request.runs, request.groups, list[list[str]]()
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
-    names = request.options["metric"] or [name for name in USUAL if name in measured]
+    names = [name for name in SHOWN if name in measured]
     every = sorted({cut for member in groups for cut in changes(member.runs[0].run.info.config)})
     if not every:
         raise UserError(

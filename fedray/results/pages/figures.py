@@ -1,7 +1,7 @@
 """The figures of results: curves by rounds or bytes, points with intervals, and matrices.
 
 Values are in the unit that is shown. Bands and bars are intervals over seeds; of fewer than four
-seeds of a sweep they are ranges, with a dot per seed. Curves differ in colour (the first eight can
+seeds of a sweep they are ranges. Curves differ in colour (the first eight can
 be told apart by colour-blind readers: Okabe and Ito, 2008) and in style, for print in black.
 """
 
@@ -11,7 +11,6 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +32,10 @@ WIDTH: Mapping[Columns, float] = {1: 3.35, 2: 6.9}
 """Width of a figure in inches, by columns."""
 LOG_SPAN = 20
 """The axis is logarithmic if values span more than this factor."""
+BARS: Mapping[str, Any] = {"markersize": 4, "elinewidth": 0.9, "capsize": 3}
+"""The style of points with bars."""
+MOST_NAMED = 8
+"""At most so many numbers are named on their axis."""
 _METADATA: Mapping[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -51,7 +54,7 @@ class Series:
         points: intervals by position: numbers, or names in their order.
         label: label in the legend; empty for none.
         colour: index of the colour, and of the style of a curve.
-        joined: whether points are connected.
+        joined: whether the points of a curve are connected.
         ranges: whether bars of few seeds are their ranges, see `Interval.spread`.
         printed: a paper's mean and spread by position.
         ring: position of a point that is circled; None for none.
@@ -61,7 +64,7 @@ class Series:
     points: Mapping[Any, Interval]
     label: str = ""
     colour: int = 0
-    joined: bool = False
+    joined: bool = True
     ranges: bool = False
     printed: Mapping[Any, tuple[float, float | None]] = field(default_factory=dict)
     ring: Hashable = None
@@ -76,8 +79,7 @@ class Plot:
         series: the values.
         along: name of the axis of positions; empty for none.
         value: name of the axis of values.
-        positions: all positions in their order; names stand beside each other. Of curves: names of
-            the positions 0, 1, ...; empty for a numeric axis.
+        positions: all positions that are named, in their order; empty: those of rounds or bytes.
         title: title of the panel.
         zero: whether a line marks the value 0.
         is_share: whether values lie between 0 and 100.
@@ -98,9 +100,7 @@ class Plot:
 def figure_curves(
     plots: Sequence[Plot], path: Path, *, heading: str = "", columns: Columns = 2
 ) -> None:
-    """Draw panels of curves with bands.
-
-    The horizontal axis is logarithmic if the ends of curves differ by more than `LOG_SPAN`.
+    """Draw panels of curves with bands; points that are not joined have bars.
 
     Args:
         plots: the panels, with the same labels.
@@ -114,52 +114,68 @@ def figure_curves(
         figure = _canvas(WIDTH[columns], 0.6 + 0.2 * labels / columns + 2.4 * down)
         for number, plot in enumerate(plots, 1):
             axes = figure.add_subplot(down, beside, number)
-            axes.set(xlabel=plot.along, ylabel=plot.value)
+            axes.set(xlabel=literal(plot.along), ylabel=literal(plot.value))
+            _set_positions(axes, plot)
             for series in plot.series:
                 _draw_curve(axes, series, plot)
-            ends = [max(series.points) for series in plot.series if not series.is_level]
-            if min(ends, default=0) > 0 and max(ends) > LOG_SPAN * min(ends):
-                axes.set_xscale("log", nonpositive="mask")
-            elif plot.positions:
-                places = range(len(plot.positions))
-                axes.set_xticks(places, plot.positions, rotation=30, ha="right")
-            elif all(isinstance(x, int) for series in plot.series for x in series.points):
-                axes.locator_params("x", integer=True)
             _tidy(axes)
         if heading:
-            figure.suptitle(heading)
-        if labels > 1:
-            handles, texts = figure.axes[0].get_legend_handles_labels()
-            where = "outside lower center"
-            figure.legend(handles, texts, loc=where, ncols=columns, frameon=False)
+            figure.suptitle(fill(literal(heading), round(13 * WIDTH[columns])))
+        _add_legend(figure, "outside lower center", columns)
         _save(figure, path)
 
 
-def _draw_curve(axes: Axes, series: Series, plot: Plot) -> None:
-    shade = COLOURS[series.colour % len(COLOURS)]
-    xs, intervals = list(series.points), list(series.points.values())
-    if series.is_level:
-        text = _legend(f"{series.label} (sends nothing)")
-        axes.axhline(intervals[-1].mean, color=shade, linestyle=(0, (1, 1)), label=text)
+def _set_positions(axes: Axes, plot: Plot) -> None:
+    """Name the positions of curves; make an axis of numbers logarithmic if they need it."""
+    if not all(map(is_number, plot.positions)):
+        names = [_legend(show_value(position), 12) for position in plot.positions]
+        axes.set_xticks(range(len(names)), names, rotation=30 * (len(names) > MOST_NAMED))
         return
-    means, (low, high) = [i.mean for i in intervals], _ends(intervals, is_share=plot.is_share)
+    values = sorted({*plot.positions})
+    ends = [max(series.points) for series in plot.series if not series.is_level]
+    sizes = [abs(value) for value in values if value] or ends
+    if sizes and max(sizes) > LOG_SPAN * min(sizes) > 0:
+        axes.set_xscale("symlog", linthresh=min(sizes))  # linear below the smallest
+    elif all(isinstance(x, int) for series in plot.series for x in series.points):
+        axes.locator_params("x", integer=True)
+    if 0 < len(values) <= MOST_NAMED:
+        axes.set_xticks(values, [show_value(value) for value in values], rotation=30)
+        axes.set_xticks([], minor=True)
+
+
+def _draw_curve(axes: Axes, series: Series, plot: Plot) -> None:
+    shade, label = COLOURS[series.colour % len(COLOURS)], _legend(series.label)
+    places: dict[str, Any] = {repr(x): x for x in (*series.points, *series.printed)}
+    if not all(map(is_number, plot.positions)):
+        places = {repr(name): index for index, name in enumerate(plot.positions)}
+    xs, intervals = [places[repr(x)] for x in series.points], list(series.points.values())
+    means, (low, high) = [i.mean for i in intervals], _ends(series, is_share=plot.is_share)
     style = STYLES[series.colour // len(COLOURS) % len(STYLES)]
-    marker = MARKERS[series.colour % len(MARKERS)] if len(xs) <= 12 else None
-    axes.plot(
-        xs, means, style, color=shade, marker=marker, markersize=3.5, label=_legend(series.label)
-    )
-    if low != high:
-        axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
+    marker = MARKERS[series.colour % len(MARKERS)] if len(xs) <= 12 else ""
+    if series.is_level:
+        label = _legend(f"{series.label} (sends nothing)")
+        axes.axhline(means[-1], color=shade, linestyle=(0, (1, 1)), label=label)
+    elif series.joined:
+        axes.plot(xs, means, f"{marker}{style}", color=shade, markersize=3.5, label=label)
+        if low != high:
+            axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
+    else:
+        bars = _bars(means, low, high)
+        axes.errorbar(xs, means, bars, fmt="o", color=shade, label=label, **BARS)
+    if series.printed:
+        papers = [mean for mean, _ in series.printed.values()]
+        axes.plot([places[repr(x)] for x in series.printed], papers, "D--", color=shade, mfc="none")
+    if series.ring is not None:
+        spot = places[repr(series.ring)], series.points[series.ring].mean
+        axes.plot(*spot, "o", markersize=11, mfc="none", mec="#222222")
 
 
-def _ends(
-    intervals: Sequence[Interval], *, is_share: bool, ranges: bool = False
-) -> tuple[list[float], list[float]]:
+def _ends(series: Series, *, is_share: bool) -> tuple[list[float], list[float]]:
     """Return the lower and the upper ends of intervals; the means where they have none."""
     least, most = (0.0, 100.0) if is_share else (-math.inf, math.inf)
     low, high = [], []
-    for interval in intervals:
-        ends = interval.spread if ranges else (interval.low, interval.high)
+    for interval in series.points.values():
+        ends = interval.spread if series.ranges else (interval.low, interval.high)
         if not all(map(math.isfinite, ends)):
             ends = (interval.mean, interval.mean)
         low.append(max(least, ends[0]))
@@ -167,126 +183,59 @@ def _ends(
     return low, high
 
 
+def _bars(
+    means: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> list[list[float]] | None:
+    """Return the lengths of bars below and above the means; None if there are none."""
+    if low == high:
+        return None
+    below = [mean - end for mean, end in zip(means, low, strict=True)]
+    return [below, [end - mean for mean, end in zip(means, high, strict=True)]]
+
+
 # --- points --------------------------------------------------------------------------------------
 
 
-def figure_points(
-    plots: Sequence[Plot], path: Path, *, title: str = "", horizontal: bool = False
-) -> None:
-    """Draw panels of points with intervals, at most three in a row.
+def figure_points(plots: Sequence[Plot], path: Path) -> None:
+    """Draw panels of points with intervals, at most three beside each other; a line per position.
 
     Args:
-        plots: the panels.
+        plots: the panels, with the same positions.
         path: the file of the figure.
-        title: title of the figure.
-        horizontal: whether values are on the horizontal axis, and positions are lines of names.
     """
+    names = {repr(position): index for index, position in enumerate(plots[0].positions)}
     across = 2 if len(plots) == 4 else min(len(plots), 3)
     down = math.ceil(len(plots) / across)
-    size = (6.4, 4.2) if len(plots) == 1 else (3.9 * across, 3.4 * down)
-    if horizontal:
-        size = (2.2 + 3.0 * across, 0.9 + down * (0.9 + 0.3 * len(plots[0].positions)))
-    figure = _canvas(*size)
+    figure = _canvas(2.2 + 3.0 * across, 0.9 + down * (0.9 + 0.3 * len(names)))
     for index, plot in enumerate(plots):
         axes = figure.add_subplot(down, across, index + 1)
-        places = _place_positions(axes, plot.positions, horizontal=horizontal)
-        for series in plot.series:
-            _draw_points(axes, series, plot, places, horizontal=horizontal)
+        axes.set_yticks(range(len(names)), [literal(show_value(name)) for name in plot.positions])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(labelleft=index % across == 0)
         axes.set_title(literal(plot.title), fontsize=10)
-        names = (plot.value, plot.along) if horizontal else (plot.along, plot.value)
-        axes.set(xlabel=literal(names[0]), ylabel=literal(names[1]) if index % across == 0 else "")
-        if horizontal and index % across:
-            axes.tick_params(labelleft=False)
+        axes.set_xlabel(literal(plot.value))
+        for series in plot.series:
+            _draw_points(axes, series, names, is_share=plot.is_share)
         if plot.zero:
             axes.axvline(0, color="black", linewidth=0.8)
         _tidy(axes)
-        if not horizontal and any(series.label for series in plot.series):
-            axes.legend(frameon=False, fontsize=7)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if horizontal and labels:
-        where = "outside upper center"
-        figure.legend(handles, labels, loc=where, ncols=3, frameon=False, fontsize=8)
-    if title:
-        figure.suptitle(fill(literal(title), round(11 * size[0])), fontsize=10)
+    _add_legend(figure, "outside upper center", 3)
     _save(figure, path)
 
 
-def _draw_points(
-    axes: Axes, series: Series, plot: Plot, places: Mapping[str, float], *, horizontal: bool
-) -> None:
-    shade = COLOURS[series.colour % len(COLOURS)]
-    xs, intervals = [places[repr(key)] for key in series.points], list(series.points.values())
-
-    def order(x: Any, y: Any) -> tuple[Any, Any]:
-        return (y, x) if horizontal else (x, y)
-
-    for x, interval in zip(xs, intervals, strict=True):
-        if interval.n > 1 and interval.values:
-            spot = order([x] * interval.n, interval.values)
-            axes.plot(*spot, ".", color=shade, alpha=0.5, markersize=4)
-    means = [interval.mean for interval in intervals]
-    low, high = _ends(intervals, is_share=plot.is_share, ranges=series.ranges)
-    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
-    if low != high:
-        below = [mean - end for mean, end in zip(means, low, strict=True)]
-        above = [end - mean for mean, end in zip(means, high, strict=True)]
-        style["xerr" if horizontal else "yerr"] = [below, above]
-    label = _legend(series.label, 28) if series.label else None
-    axes.errorbar(
-        *order(xs, means), fmt="o-" if series.joined else "o", color=shade, label=label, **style
-    )
+def _draw_points(axes: Axes, series: Series, names: Mapping[str, int], *, is_share: bool) -> None:
+    shade, label = COLOURS[series.colour % len(COLOURS)], _legend(series.label, 28)
+    ys, intervals = [names[repr(key)] for key in series.points], list(series.points.values())
+    for y, interval in zip(ys, intervals, strict=True):
+        if interval.n > 1:
+            axes.plot(interval.values, [y] * interval.n, ".", color=shade, alpha=0.5, markersize=4)
+    means, ends = [interval.mean for interval in intervals], _ends(series, is_share=is_share)
+    bars = _bars(means, *ends)
+    axes.errorbar(means, ys, xerr=bars, fmt="o", color=shade, label=label, **BARS)
     if series.printed:
-        beside = [places[repr(key)] + 0.25 * horizontal for key in series.printed]
+        beside = [names[repr(key)] + 0.25 for key in series.printed]
         papers = [mean for mean, _ in series.printed.values()]
-        style = {"mfc": "none", "color": COLOURS[1], "markersize": 5, "label": "the paper"}
-        if series.joined:
-            style |= {"color": shade, "label": None}
-        axes.plot(*order(beside, papers), "D--" if series.joined else "D", **style)
-    if series.ring is not None:
-        mean = series.points[series.ring].mean
-        axes.plot(
-            *order(places[repr(series.ring)], mean), "o", markersize=11, mfc="none", mec="#222222"
-        )
-
-
-def _place_positions(axes: Axes, positions: Sequence[Any], *, horizontal: bool) -> dict[str, float]:
-    """Set up the axis of positions; return the place of each position by its repr."""
-    names = {repr(position): show_value(position) for position in positions}
-    if horizontal:
-        axes.set_yticks(range(len(names)), [literal(name) for name in names.values()])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-    elif not all(is_number(position) for position in positions):
-        axes.set_xticks(range(len(names)), [_legend(name, 12) for name in names.values()])
-        axes.set_xlim(-0.5, len(names) - 0.5)
-    else:
-        _place_numbers(axes, sorted({*positions}))
-        return {repr(position): float(position) for position in positions}
-    return {text: float(index) for index, text in enumerate(names)}
-
-
-def _place_numbers(axes: Axes, values: Sequence[float]) -> None:
-    """Scale the horizontal axis to the values; name each, if these names do not overlap."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    sizes = sorted(abs(value) for value in values if value)
-    is_wide = bool(sizes) and sizes[-1] > LOG_SPAN * sizes[0]
-    if is_wide and values[0] > 0:
-        axes.set_xscale("log")
-    elif is_wide:
-        axes.set_xscale("symlog", linthresh=sizes[0])
-    convert = axes.xaxis.get_transform()
-    places = convert.transform([float(value) for value in values])
-    margin = 0.05 * (places[-1] - places[0]) or 0.5
-    axes.set_xlim(*convert.inverted().transform([places[0] - margin, places[-1] + margin]))
-    least = min((b - a for a, b in pairwise(places)), default=1.0)
-    if least > 0.09 * (places[-1] - places[0]):
-        axes.set_xticks(values, [show_value(value) for value in values])
-        axes.set_xticks([], minor=True)
-    elif is_wide and values[0] > 0:
-        steps = (1, 2, 5) if sizes[-1] < 100 * sizes[0] else (1,)
-        axes.xaxis.set_major_locator(LogLocator(subs=steps))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.plot(papers, beside, "D", mfc="none", color=COLOURS[1], label="the paper")
 
 
 # --- matrices ------------------------------------------------------------------------------------
@@ -350,6 +299,13 @@ def _sized(columns: Columns) -> Iterator[None]:
 def _legend(label: str, width: int = 46) -> str:
     """Wrap a label, and keep matplotlib from hiding labels with a leading underscore."""
     return fill(literal(f" {label}" if label.startswith("_") else label), width)
+
+
+def _add_legend(figure: Figure, where: str, columns: int) -> None:
+    """Add one legend for all panels if several labels need it."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, loc=where, ncols=columns, frameon=False)
 
 
 def _canvas(width: float, height: float) -> Figure:

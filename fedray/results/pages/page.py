@@ -5,7 +5,6 @@ In texts, `**bold**` is bold in every form.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,16 +53,9 @@ img {{ max-width: 100%; }} code {{ background: #f0f0f0; overflow-wrap: anywhere;
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in a page.
-
-    Attributes:
-        alt: description of the figure.
-        content: content of the PNG.
-        file: name of the PNG next to the page; unique on the page.
-    """
+    """A figure in a page: its description, and the name of the PNG next to the page."""
 
     alt: str
-    content: bytes
     file: str
 
 
@@ -77,8 +69,8 @@ class Section:
         header: names of the columns; empty without a table.
         rows: texts of the cells.
         below: paragraphs below the table.
-        items: a bulleted list at the end.
-        pictures: figures between the paragraphs and the table.
+        items: a bulleted list.
+        pictures: figures at the end.
     """
 
     title: str
@@ -96,30 +88,23 @@ def markdown(sections: Sequence[Section]) -> str:
     for level, section in zip(chain("#", repeat("##")), sections, strict=False):
         blocks += [f"{level} {escape_html(section.title)}"] if section.title else []
         blocks += map(escape_html, section.text)
-        blocks += [f"![{escape_html(each.alt)}]({each.file})" for each in section.pictures]
         blocks += [markdown_table(section.header, section.rows)] if section.header else []
         blocks += map(escape_html, section.below)
         blocks.append("\n".join(f"- {escape_html(item)}" for item in section.items))
+        blocks += [f"![{escape_html(each.alt)}]({each.file})" for each in section.pictures]
     return _printable("\n\n".join(filter(None, blocks))) + "\n"
 
 
 def html(sections: Sequence[Section]) -> str:
-    """Return a page as one HTML file with embedded figures, titled by the first section.
+    """Return the Markdown page as HTML, titled by the first section, without links.
 
-    Its body is that of the page in Markdown. It has no links, and only its own pictures.
+    It shows its own pictures only, from the files next to it.
     """
-    pictures = {
-        picture.file: f"data:image/png;base64,{base64.b64encode(picture.content).decode()}"
-        for section in sections
-        for picture in section.pictures
-    }
+    files = {picture.file for section in sections for picture in section.pictures}
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable("link")
-    renderer.validateLink = pictures.__contains__  # type: ignore[method-assign, assignment]
-    body = str(renderer.render(markdown(sections)))
-    for file, uri in pictures.items():
-        body = body.replace(f'src="{file}"', f'src="{uri}"', 1)
+    renderer.validateLink = files.__contains__  # type: ignore[method-assign, assignment]
     title = escape(printable(sections[0].title))
-    return f"{HEAD.format(title=title)}{body}</body></html>\n"
+    return f"{HEAD.format(title=title)}{renderer.render(markdown(sections))}</body></html>\n"
 
 
 def latex(section: Section, label: str) -> str:

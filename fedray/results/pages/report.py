@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from io import BytesIO
-from operator import methodcaller
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedray.data.plot import plot_partition
 from fedray.results.blocks import Report, blocks_of
-from fedray.results.frame import RunGroup, selection_label
+from fedray.results.frame import LoadedRun, RunGroup, selection_label
 from fedray.results.numbers import OF_MEANS
 from fedray.results.pages.cells import (
     NOTHING,
@@ -31,7 +28,7 @@ from fedray.results.pages.figures import (
 )
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
 from fedray.results.paired import ALPHA, Comparison, Interval, Side
-from fedray.storage.files import file_name, replace_whole, write_atomic
+from fedray.storage.files import file_name, write_atomic
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 
@@ -137,53 +134,40 @@ def _over_data(report: Report, metric: Metric) -> Section:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write_file(report: Report, path: Path, columns: Columns) -> None:
-    """Write the report in the format of the file's suffix; a figure is that of the rounds."""
-    kind, sections = path.suffix.removeprefix("."), report_page(report)
-    if kind in FIGURES:
-        draw_rounds(report, path, columns)
-    elif kind == "csv":
-        write_atomic(path, report.numbers.frame.to_csv(index=False))
-    elif kind == "tex":
-        tables = [section for section in sections if section.header]
-        names = [path.stem, *(f"{path.stem}-{number}" for number in range(2, len(tables) + 1))]
-        write_atomic(path, "\n".join(map(latex, tables, names)))
-    elif kind == "html":
-        data = ", ".join(report.numbers.columns)
-        title = Section(f"{len(report.groups)} configurations on {data}")
-        curves = Section("Curves", pictures=_pictures(report))
-        write_atomic(path, html([title, *sections, curves]))
-    else:
-        write_atomic(path, markdown(sections))
+def write_report(
+    report: Report, out: Path, formats: Sequence[str], columns: Columns = 2
+) -> list[Path]:
+    """Write page, numbers and figures of a report in all formats into a folder; return the files.
 
-
-def write_folder(report: Report, out: Path, formats: Sequence[str], columns: Columns) -> list[Path]:
-    """Write tables and figures in all formats into a folder; return the files."""
-    files = []
+    Pages show the figures if png is among the formats.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
     for kind in dict.fromkeys(formats):
-        if kind not in FIGURES:
+        if kind in FIGURES:
+            files += [out / f"by_round.{kind}", out / f"by_traffic.{kind}"]
+            draw_rounds(report, files[-2], columns)
+            draw_traffic(report, files[-1], columns)
+            files += _write_matrices(report.groups, out, kind)
+    if "png" in formats:
+        files += write_partitions(report.groups, out)
+    pictures = [Picture(p.stem.replace("_", " "), p.name) for p in files if p.suffix == ".png"]
+    title = f"{len(report.groups)} configurations on {', '.join(report.numbers.columns)}"
+    sections = [Section(title), *report_page(report)]
+    sections += [Section("Figures", pictures=pictures)] if pictures else []
+    tables = [section for section in sections if section.header]
+    labels = ["table", *(f"table-{number}" for number in range(2, len(tables) + 1))]
+    texts = {
+        "md": markdown(sections),
+        "html": html(sections),
+        "tex": "\n".join(map(latex, tables, labels)),
+        "csv": report.numbers.frame.to_csv(index=False),
+    }
+    for kind, text in texts.items():
+        if kind in formats:
             files.append(out / f"table.{kind}")
-            write_file(report, files[-1], columns)
-            continue
-        files += [out / f"by_round.{kind}", out / f"by_traffic.{kind}"]
-        draw_rounds(report, files[-2], columns)
-        draw_traffic(report, files[-1], columns)
-        files += _write_matrices(report.groups, out, kind)
-        for number, image in enumerate(draw_partitions(report.groups) if kind == "png" else (), 1):
-            files.append(out / f"partition_{number}.png")
-            replace_whole(files[-1], methodcaller("write_bytes", image))
+            write_atomic(files[-1], text)
     return files
-
-
-def _pictures(report: Report) -> list[Picture]:
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = {"by round": draw_rounds, "by traffic": draw_traffic}
-        pictures = []
-        for name, draw in drawn.items():
-            path = Path(folder) / f"{file_name(name)}.png"
-            draw(report, path, 2)
-            pictures.append(Picture(name, path.read_bytes(), path.name))
-        return pictures
 
 
 def draw_rounds(report: Report, path: Path, columns: Columns = 2) -> None:
@@ -237,25 +221,24 @@ def _write_matrices(groups: Sequence[RunGroup], out: Path, kind: str) -> list[Pa
     return files
 
 
-def draw_partitions(groups: Sequence[RunGroup]) -> Iterator[bytes]:
-    """Yield PNGs of the first distinct partitions: the images by class and client.
+def write_partitions(groups: Sequence[RunGroup], out: Path) -> list[Path]:
+    """Draw the first distinct partitions: the images by class and client; return the files.
 
     Phases of evolving data stand below each other.
     """
-    drawn: set[str | None] = set()
-    for loaded in (loaded for member in groups for loaded in member.runs):
-        folder, info = RunFolder(loaded.folder), loaded.run.info
-        if info.partition_sha256 in drawn or not folder.class_names():
-            continue
-        if len(drawn) == MOST_PARTITIONS:
-            return
-        drawn.add(info.partition_sha256)
+    by_hash: dict[str | None, LoadedRun] = {}
+    for loaded in (run for member in groups for run in member.runs):
+        if RunFolder(loaded.folder).class_names():
+            by_hash.setdefault(loaded.run.info.partition_sha256, loaded)
+    files = []
+    for number, loaded in enumerate([*by_hash.values()][:MOST_PARTITIONS], 1):
+        folder = RunFolder(loaded.folder)
         histograms = folder.histograms()
-        ends = [*list(histograms)[1:], info.planned + 1]
+        ends = [*list(histograms)[1:], loaded.run.info.planned + 1]
         panels = {
             f"seed {loaded.seed}, rounds {max(first, 1)} to {end - 1}: ": counts
             for (first, counts), end in zip(histograms.items(), ends, strict=True)
         }
-        image = BytesIO()
-        plot_partition(panels, folder.class_names(), image)
-        yield image.getvalue()
+        files.append(out / f"partition_{number}.png")
+        plot_partition(panels, folder.class_names(), files[-1])
+    return files

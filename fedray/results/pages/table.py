@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -18,7 +19,7 @@ from fedray.results.pages.cells import (
     number,
     p_text,
 )
-from fedray.results.pages.figures import Plot, Series, figure_points
+from fedray.results.pages.figures import Plot, Series, figure_curves, figure_points
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
 from fedray.results.paired import Comparison, Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
@@ -34,32 +35,26 @@ FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 def write(record: TableRecord, folder: Path) -> list[Section]:
     """Write a table as Markdown, LaTeX, HTML and figures into a folder; return its page."""
     sections = table_page(record)
-    figure = folder / FIGURE
-    draw_table(record, figure)
-    draw_table(record, folder / FIGURE_PDF)
-    pictured = with_figure(sections, figure)
-    write_atomic(folder / PAGE, markdown(pictured))
+    if record.has_numbers:
+        draw_table(record, folder / FIGURE)
+        draw_table(record, folder / FIGURE_PDF)
+    write_atomic(folder / PAGE, markdown(sections))
     write_atomic(folder / LATEX, table_latex(record))
-    write_atomic(folder / HTML, html(pictured))
+    write_atomic(folder / HTML, html(sections))
     return sections
-
-
-def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
-    """Return a page with the figure inserted below the table, if both exist."""
-    if not figure.exists() or len(sections) < 2:
-        return [*sections]
-    picture = Picture("the table as a figure", figure.read_bytes(), figure.name)
-    return [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
 
 
 def table_page(record: TableRecord) -> list[Section]:
     """Return the sections of the page, the main table first."""
-    plan = record.plan
+    plan, (main, *others) = record.plan, [main_table(record, each) for each in record.shown]
+    if record.has_numbers:
+        main = replace(main, pictures=[Picture("the table as a figure", FIGURE)])
     end = "" if plan.answers.endswith(("?", ".")) else "."
     compared = [_claims(record), _controls(record), _differences(record)]
     sections = [
         Section(plan.title, [f"{plan.answers}{end}"]),
-        *(main_table(record, metric) for metric in record.shown),
+        main,
+        *others,
         *([_beside_paper(record)] if plan.is_printed else compared),
         _chosen(record),
         Section("Before you compare", items=[f"{note}." for note in record.notes]),
@@ -391,18 +386,16 @@ def _made(record: TableRecord) -> Section:
 
 
 def draw_table(record: TableRecord, path: Path) -> None:
-    """Draw the first metric of a table into a file; draw nothing if all cells are empty.
+    """Draw the first metric of a table, which has numbers, into a file.
 
     If the columns are values of one numeric key, each row becomes a curve. Otherwise each column
     becomes a panel, and a further panel shows the first row minus each other row.
     """
-    if record.numbers.frame["value"].isna().all():
-        return
     if record.plan.curve is not None:
-        figure_points([_curves(record, record.plan.curve)], path)
+        figure_curves([_curves(record, record.plan.curve)], path)
     else:
         panels = [*map(_panel, [record] * len(record.plan.columns), record.plan.columns)]
-        figure_points([*panels, _against(record)], path, horizontal=True)
+        figure_points([*panels, _against(record)], path)
 
 
 def _curves(record: TableRecord, key: str) -> Plot:
@@ -415,7 +408,7 @@ def _curves(record: TableRecord, key: str) -> Plot:
         points = {places[c]: interval for c, interval in found.items() if interval is not None}
         papers = {places[c]: entry for c in places if (entry := plan.paper_of(row, c))}
         if points:
-            series.append(Series(points, of_row.label, index, joined=True, printed=papers))
+            series.append(Series(points, of_row.label, index, printed=papers))
     name = metric_name(metric)
     return Plot(series, key, name, list(places.values()), is_share=metric.is_share)
 

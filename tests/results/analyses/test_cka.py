@@ -1,4 +1,4 @@
-"""Similarity by layer: the measure's properties, a model's stages, what the command compares."""
+"""Similarity by layer: the measure's properties, a model's layers, what the command compares."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedray.config import load_experiment, read_mapping
 from fedray.evaluation.similarity import centred_gram, linear_cka
-from fedray.models import Pixels, build, layers, stages
-from fedray.results.analyses.cka import similarities, stage_grams
+from fedray.models import Pixels, build, layers
+from fedray.results.analyses.cka import layer_grams, similarities
 from fedray.results.analyses.extra_step import probe_images, reopen
 from fedray.run import main as fedray_run
 from fedray.runtime.assembly import Assembly
@@ -80,40 +80,7 @@ def test_numbers_by_hand():
     assert cka(x, torch.ones(4, 3)) == 0
 
 
-# --- a model's stages ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "expected"),
-    [
-        ("mlp", {}, ["backbone.1", "head"]),
-        ("cnn3", {}, ["backbone.0", "backbone.4", "backbone.8", "head"]),
-        (
-            "resnet8s",
-            {},
-            [*(f"backbone.{s}" for s in ("conv1", "layer1", "layer2", "layer3")), "head"],
-        ),
-        (
-            "cnn2",
-            {"hidden": 8},
-            ["backbone.0", "backbone.3", "backbone.7", "projector.0", "projector.3", "head"],
-        ),
-        ("cnn2", {"num_classes": 0}, ["backbone.0", "backbone.3", "backbone.7"]),
-    ],
-)
-def test_a_stage_begins_with_weights_and_ends_before_the_next(name, more, expected):
-    model = build(name, **{**SHAPE, **more}, generator=torch.Generator().manual_seed(0))
-    assert list(stages(model)) == expected
-    images = Pixels(torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(1)))
-    grams = stage_grams(model, images)
-    assert list(grams) == expected
-    output = model(images)
-    last = "head" if "head" in expected else expected[-1]
-    final = output.logits if "head" in expected else output.features
-    torch.testing.assert_close(grams[last], centred_gram(final))
-    if "head" in expected:
-        torch.testing.assert_close(grams[expected[-2]], centred_gram(output.features))
-    assert not any(module._forward_hooks for module in model.modules())
+# --- a model's layers ----------------------------------------------------------------------------
 
 
 def test_a_layer_is_every_convolution_and_linear_map():
@@ -125,9 +92,10 @@ def test_a_layer_is_every_convolution_and_linear_map():
         isinstance(m, torch.nn.Conv2d | torch.nn.Linear) for m in model.modules()
     )
     images = Pixels(torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(1)))
-    grams = stage_grams(model, images, "layer")
+    grams = layer_grams(model, images)
     assert list(grams) == found
     torch.testing.assert_close(grams["head"], centred_gram(model(images).logits))
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -150,8 +118,8 @@ def test_the_local_model_of_a_single_client_is_the_next_rounds_global_model(tmp_
     for folder in folders:
         model = assembly.models.empty("cnn3", torch.device("cpu"))
         model.load_state_dict(reopen(folder)[1].snapshot.server["model"])
-        grams.append(stage_grams(model, images))
-    assert found == {stage: linear_cka(grams[1][stage], gram) for stage, gram in grams[0].items()}
+        grams.append(layer_grams(model, images))
+    assert found == {layer: linear_cka(grams[1][layer], gram) for layer, gram in grams[0].items()}
     assert min(found.values()) < 0.999
 
 
@@ -172,35 +140,27 @@ def test_the_command_compares_methods_and_leaves_the_runs_alone(tmp_path, capsys
             done(tmp_path / f"{method}{seed}", f"algorithm={method}", f"seed={seed}", *more)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/*")}
     capsys.readouterr()
-    assert main(["cka", str(tmp_path), "--out", str(tmp_path / "out"), "--images", "40"]) == 0
+    assert main(["cka", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     lines = (tmp_path / "out" / "cka.md").read_text().splitlines()
-    assert lines[0] == "| stage | fedavg | fedprox |"
+    assert lines[0] == "| layer | fedavg | fedprox |"
     assert [line.split(" | ")[0] for line in lines[2:6]] == [
         "| backbone.0", "| backbone.4", "| backbone.8", "| head"
     ]  # fmt: skip
     free, held = (float(cell.split()[0]) for cell in lines[5].split(" | ")[1:])
     assert held > free  # FedProx holds models near the global one
     assert (tmp_path / "out" / "cka.png").read_bytes()[:4] == b"\x89PNG"
-    words = ["--out", str(tmp_path / "layers"), "--images", "20", "--by", "layer"]
-    assert main(["cka", str(tmp_path / "fedavg0"), *words]) == 0
-    rows = (tmp_path / "layers" / "cka.md").read_text().splitlines()
-    assert rows[0] == "| layer | fedavg |"
-    assert rows[2].startswith("| backbone.0 | ")
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
 
 
 @pytest.mark.parametrize(
-    ("keys", "more", "message"),
+    ("keys", "message"),
     [
-        (["algorithm=fedbn"], [], "fedbn has no global model"),
+        (["algorithm=fedbn"], "fedbn has no global model"),
         (
             ["checkpoint_every=0", "keep.models=none"],
-            [],
             "has no checkpoint; run it again with checkpoint_every=1",
         ),
-        ([], ["--images", "1"], "'--images': 1 is not in the range 2<=x<=1000000"),
     ],
 )
-def test_what_the_user_can_mend_is_one_sentence(keys, more, message, tmp_path, refused):
-    folder = done(tmp_path / "run", "rounds=1", *keys)
-    assert message in refused("cka", folder, *more)
+def test_what_the_user_can_mend_is_one_sentence(keys, message, tmp_path, refused):
+    assert message in refused("cka", done(tmp_path / "run", "rounds=1", *keys))

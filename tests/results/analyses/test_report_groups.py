@@ -61,7 +61,7 @@ def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_p
     done(tmp_path / "all", "algorithm.aggregation=all", "participation=1")
     done(tmp_path / "two", "algorithm.selected=1", "participation=1")
     alike, distinct = (
-        group_cosines(run, 20, 9) for run in load_runs([tmp_path / "all", tmp_path / "two"])
+        group_cosines(run) for run in load_runs([tmp_path / "all", tmp_path / "two"])
     )
     assert set(alike) == {"text features", "text prompts", "image features", "visual prompts"}
     for what in alike:
@@ -76,7 +76,7 @@ def test_the_command_writes_tables_and_plots_of_the_results(done, tmp_path, caps
         done(tmp_path / str(seed), f"seed={seed}")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/*")}
     out = tmp_path / "out"
-    assert main(["groups", str(tmp_path), "--out", str(out), "--images", "20"]) == 0
+    assert main(["groups", str(tmp_path), "--out", str(out)]) == 0
     lines = (out / "groups.md").read_text().splitlines()
     assert lines[0] == f"| cosine of groups | {WITHIN} | {SAME} | {OTHER} |"
     assert [line.split(" | ")[0] for line in lines[2:6]] == [

@@ -66,10 +66,10 @@ def test_a_table_is_for_what_is_comparable_and_says_what_keeps_the_others_apart(
         for seed in (0, 1):
             changes = {"algorithm": method, "local_epochs": epochs, "seed": seed}
             write_run(tmp_path / f"{method}{seed}", [0.1, 0.02 * len(method) + 0.1 * seed], changes)
-    assert main([str(tmp_path), "--out", str(tmp_path / "all.md")]) == 0
+    assert main([str(tmp_path), "--out", str(tmp_path / "all")]) == 0
     printed = capsys.readouterr().out
     assert "local_epochs (5 and 9)" in " ".join(printed.split())
-    page = (tmp_path / "all.md").read_text()
+    page = (tmp_path / "all" / "table.md").read_text()
     one, two = page.split("## Comparable runs 2")
     assert all((name in one) != (name in two.split("## Before you compare")[0]) for name in METHODS)
     assert page.count("difference to") == 2
@@ -119,14 +119,14 @@ def test_what_is_not_known_to_be_the_same_is_not_compared(tmp_path: Path) -> Non
 
 
 def report(*words: str) -> list[dict[str, str]]:
-    """The rows of the table that a report writes; the last word is a CSV's name."""
-    assert main([*words[:-1], "--out", words[-1]]) == 0
-    with Path(words[-1]).open() as file:
+    """The rows of the numbers that a report writes; the last word is its folder."""
+    assert main([*words[:-1], "--format", "csv", "--out", words[-1]]) == 0
+    with (Path(words[-1]) / "table.csv").open() as file:
         return list(csv.DictReader(file))
 
 
 def test_rows_are_chosen_and_named(runs: Path, tmp_path: Path) -> None:
-    out = str(tmp_path / "t.csv")
+    out = str(tmp_path / "t")
     rows = report(str(runs), "--filter", "algorithm=fedtsp", "--filter", "seed=1,7", out)
     assert [(row["row"], row["seed"]) for row in rows] == [("fedtsp", "1")]
     for condition in ("privacy.mode=none", "drop_last=true,false", "lr=0.01,5e-2,0.05"):
@@ -138,7 +138,7 @@ def test_rows_are_chosen_and_named(runs: Path, tmp_path: Path) -> None:
 def test_a_method_in_several_rows_keeps_the_rest_of_their_labels(tmp_path: Path) -> None:
     for weight in (1, 7):
         write_run(tmp_path / f"{weight}", [0.1, weight / 10], {"algorithm.lambda": weight})
-    out = str(tmp_path / "t.csv")
+    out = str(tmp_path / "t")
     rows = report(str(tmp_path), "--label", "fedtsp=FedTSP", out)
     assert [row["row"] for row in rows] == ["FedTSP lambda=7", "FedTSP lambda=1"]
     rows = report(str(tmp_path), "--label", "fedtsp lambda=7=strong=7", out)
@@ -178,8 +178,8 @@ def test_means_over_data_sets_and_what_is_computed_of_means(tmp_path: Path) -> N
         data="pets", metrics={"accuracy_base": 0.1, "accuracy_novel": 0.1, "accuracy_hm": 0.1},
     )  # fmt: skip
     metrics = ["--metric", "accuracy_base", "--metric", "accuracy_hm"]
-    assert main([str(tmp_path), *metrics, "--out", f"{tmp_path}/t.md"]) == 0
-    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert main([str(tmp_path), *metrics, "--out", f"{tmp_path}/t"]) == 0
+    lines = (tmp_path / "t" / "table.md").read_text().splitlines()
     heads = [line for line in lines if "| mean |" in line]
     assert len(heads) == 2
     assert heads[1].endswith("| mean | of means |")
@@ -193,56 +193,64 @@ def test_data_sets_with_other_numbers_of_clients_have_a_mean(tmp_path: Path) -> 
     for clients, data in ((10, "pets"), (20, "cars")):
         changes = {"data.root": f"/x/{data}", "data.clients": clients, "join.clients": 0}
         write_run(tmp_path / data, [0.1, clients / 100], changes, data=data)
-    assert main([str(tmp_path), "--out", f"{tmp_path}/t.md"]) == 0
-    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert main([str(tmp_path), "--out", f"{tmp_path}/t"]) == 0
+    lines = (tmp_path / "t" / "table.md").read_text().splitlines()
     assert any(line.startswith("| fedtsp |") and line.endswith("| 15.00 |") for line in lines)
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_one_file_of_each_kind(runs: Path, tmp_path: Path) -> None:
-    outs = [tmp_path / f"deep/report.{kind}" for kind in ("tex", "svg", "pdf", "png", "html")]
-    words = [word for out in outs for word in ("--out", str(out))]
-    assert main([str(runs), *words, "--columns", "1", "--metric", "local_accuracy"]) == 0
-    tex, svg, pdf, png, page = (out.read_bytes() for out in outs)
+def test_a_folder_has_a_file_of_each_format(runs: Path, tmp_path: Path) -> None:
+    kinds = ("md", "csv", "tex", "html", "svg", "pdf", "png")
+    words = [word for kind in kinds for word in ("--format", kind)]
+    out, again = tmp_path / "deep" / "report", tmp_path / "again"
+    assert main([str(runs), *words, "--out", str(out), "--columns", "1"]) == 0
+    tables = {f"table.{kind}" for kind in kinds[:4]}
+    figures = {f"by_{what}.{kind}" for what in ("round", "traffic") for kind in kinds[4:]}
+    assert {path.name for path in out.iterdir()} == {*tables, *figures, "partition_1.png"}
+    tex, svg, pdf, png, page = (
+        (out / name).read_bytes()
+        for name in ("table.tex", "by_round.svg", "by_round.pdf", "by_round.png", "table.html")
+    )
     assert rb"\toprule" in tex
     assert rb"80.5 $\pm$ 6.4" in tex
     assert ET.fromstring(svg).tag.endswith("svg")
     assert (pdf[:4], png[:4]) == (b"%PDF", b"\x89PNG")
     assert b"/Type3" not in pdf  # letters that a publisher can embed
     assert page.startswith(b"<!doctype html>")
-    assert not list((tmp_path / "deep").glob(".*"))
-    again = tmp_path / "again.svg"
-    assert main([str(runs), "--out", str(again), "--columns", "1"]) == 0
-    assert again.read_bytes() == svg
+    assert main([str(runs), "--format", "svg", "--out", str(again), "--columns", "1"]) == 0
+    assert (again / "by_round.svg").read_bytes() == svg
+    assert {path.suffix for path in again.iterdir()} == {".svg"}
 
 
 def test_latex_is_for_a_paper(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "t.tex"
-    assert main([str(runs), "--out", str(out), "--label", "fedtsp=FedTSP"]) == 0
-    tex = out.read_text()
+    words = ["--format", "tex", "--out", str(tmp_path), "--label", "fedtsp=FedTSP"]
+    assert main([str(runs), *words]) == 0
+    tex = (tmp_path / "table.tex").read_text()
     assert r"FedTSP & 2 & 80.5 $\pm$ 6.4 & " in tex
     assert r"\caption{local accuracy (\%), mean $\pm$ half of the 95 \% t interval" in tex
-    assert r"\label{tab:t}" in tex
+    assert r"\label{tab:table}" in tex
 
 
-def test_the_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    assert main([str(runs), "--out", str(out)]) == 0
-    page = out.read_text()
+def test_a_page_shows_the_figures_next_to_it_and_nothing_else(runs: Path, tmp_path: Path) -> None:
+    words = ["--format", "html", "--format", "md", "--format", "png", "--out", str(tmp_path)]
+    assert main([str(runs), *words]) == 0
+    page = (tmp_path / "table.html").read_text()
     addresses = re.findall(r"(?:src|href)\s*=\s*\"([^\"]{0,30})", page)
-    assert addresses
-    assert all(each.startswith("data:image/") for each in addresses)
-    assert "http" not in re.sub(r'src="data:[^"]*"', "", page)
+    assert addresses == ["by_round.png", "by_traffic.png", "partition_1.png"]
+    assert all(f"]({address})" in (tmp_path / "table.md").read_text() for address in addresses)
+    assert "http" not in page
     assert "<h1>2 configurations on digits</h1>" in page
 
 
 def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
-    outs = [tmp_path / f"t.{kind}" for kind in ("html", "tex", "md")]
-    words = [word for out in outs for word in ("--out", str(out))]
-    assert main([str(runs), *words, "--label", "fedtsp=<b>50% & A_1|B</b>"]) == 0
-    page, tex, markdown = (out.read_text() for out in outs)
+    words = [word for kind in ("html", "tex", "md") for word in ("--format", kind)]
+    words += ["--out", str(tmp_path), "--label", "fedtsp=<b>50% & A_1|B</b>"]
+    assert main([str(runs), *words]) == 0
+    page, tex, markdown = (
+        (tmp_path / f"table.{kind}").read_text() for kind in ("html", "tex", "md")
+    )
     assert "<b>" not in page
     assert r"$<$b$>$50\% \& A\_1\textbar{}B" in tex
     assert r"A_1\|B" in markdown
@@ -253,10 +261,9 @@ def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_label_is_text_in_figures(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "c.svg"
     labels = ["--label", "fedtsp=_mine for $5 or $6", "--label", r"fedproto=a^b_c"]
-    assert main([str(runs), "--out", str(out), *labels]) == 0
-    drawn = re.findall(r"<!-- (.*?) -->", out.read_text())
+    assert main([str(runs), "--format", "svg", "--out", str(tmp_path), *labels]) == 0
+    drawn = re.findall(r"<!-- (.*?) -->", (tmp_path / "by_round.svg").read_text())
     assert " _mine for $5 or $6" in drawn
     assert "a^b_c" in drawn
 
@@ -265,17 +272,8 @@ def test_curves_that_are_not_comparable_are_said_to_be_so(tmp_path: Path) -> Non
     for method, epochs in (("fedtsp", 5), ("fedproto", 9)):
         changes = {"algorithm": method, "local_epochs": epochs}
         write_run(tmp_path / method, [0.1, 0.2], changes, metrics={"extra": 0.3})
-    for words in ([], ["--metric", "local_accuracy", "--metric", "extra"]):
-        out = tmp_path / f"{len(words)}.svg"
-        assert main([str(tmp_path), "--out", str(out), *words]) == 0
-        assert "<!-- not all are comparable: see the table -->" in out.read_text()
-
-
-def test_a_folder_gets_what_is_asked_for(runs: Path, tmp_path: Path) -> None:
-    assert (
-        main([str(runs), "--out", str(tmp_path / "r"), "--format", "tex", "--format", "pdf"]) == 0
-    )
-    names = {path.name for path in (tmp_path / "r").iterdir()}
-    assert names == {"table.tex", "by_round.pdf", "by_traffic.pdf"}
-    assert main([str(runs), "--out", str(tmp_path / "a b#.tex")]) == 0
-    assert r"\label{tab:a-b-}" in (tmp_path / "a b#.tex").read_text()
+    words = ["--metric", "local_accuracy", "--metric", "extra", "--format", "svg"]
+    assert main([str(tmp_path), "--out", str(tmp_path / "out"), *words]) == 0
+    for name in ("by_round", "by_traffic"):
+        drawn = (tmp_path / "out" / f"{name}.svg").read_text()
+        assert "<!-- not all are comparable: see the table -->" in drawn
