@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -194,7 +194,7 @@ class Odd(FedAvg):
     """FedAvg whose loss a test changes."""
 
     name, stacks = "odd", True
-    change: Callable[[Tensor, LocalContext], Tensor]
+    change: ClassVar[Any]
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         return type(self).change(super().loss(output, batch, local), local)
