@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from fedray.base.errors import shown
-from fedray.config import FileName, Frozen, Seed, Tree, override
-from fedray.results.claims import ALL, MEAN, Claim, parse_claims
+from fedray.base.errors import UserError, shown
+from fedray.config import FileName, Frozen, Tree, is_key, override
+from fedray.results.claims import ALL, MEAN, Claim, ClaimEntry, parse_claims
 from fedray.results.paired import PairedTest, Side
+from fedray.results.printed_numbers import first_number
 
 MOST_SEEDS = 1_000
 MOST_CONFIGURATIONS = 100_000
@@ -23,6 +24,22 @@ Config = dict[str, Any]
 """The values of the searched keys."""
 Search = Literal["grid", "random", "optuna"]
 Select = Literal["validation", "test", "nothing"]
+
+
+def check_keys(tree: Any) -> Tree:
+    """Return keys of an experiment that a study may set; raise a ValueError for anything else."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"expected keys with values, for example {{lr: 0.1}}, found {shown(tree)}")
+    for key in tree:
+        if not is_key(key):
+            raise ValueError(f"{shown(key)} is no key")
+        if key == "seed" or key.partition(".")[0] == "report":
+            raise ValueError(f"{key} belongs to the study; write report: {{seeds: [0], ...}}")
+    return tree
+
+
+Keys = Annotated[Tree, BeforeValidator(check_keys)]
+"""Dotted keys of an experiment with their values."""
 
 
 class Asha(Frozen):
@@ -42,17 +59,13 @@ class Tuning(Frozen):
     """
 
     configurations: int | None = Field(5, ge=1, le=MOST_CONFIGURATIONS)
-    """Maximum number of configurations, continuations of a grid included. None, for the grid of a
-    sweep: all."""
+    """Maximum number of configurations. The grid of a table is continued within this budget if the
+    choice lies at its end. None, for the grid of a sweep: all."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a tuning run; the chosen configuration is then run for the report's rounds. None:
     the report's rounds."""
     search: Search = "grid"
     """grid: every combination; random: independent draws; optuna: its TPE, for sweeps."""
-    extend: StrictBool = True
-    """Whether a grid is continued if the choice lies at its end, within the budget."""
-    search_seed: Seed = 0
-    """Seed of random draws."""
     at: str | None = None
     """The column that is tuned; its choice is reported in all columns. None: every column is tuned
     by itself."""
@@ -63,6 +76,10 @@ class Tuning(Frozen):
 class Reporting(Frozen):
     """The runs that are reported."""
 
+    select: Select | None = None
+    """The images on which configurations and rounds are chosen. `test` is common in papers and
+    marks every number; `nothing`: the sweep is a figure without a best configuration. None:
+    validation images; in a sweep and at scale printed, the experiment's report.select."""
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
     """Seeds of the reported runs, which differ."""
     rounds: int | None = Field(None, ge=1, le=100_000)
@@ -91,13 +108,45 @@ PaperNumber = int | float | tuple[float, float]
 
 
 class PaperNumbers(Frozen):
-    """The numbers of a paper, in the unit of the table (shares in per cent)."""
+    """The numbers of a paper, in the unit of the table (shares in per cent).
+
+    Numbers of the four papers are read from fedray/papers/NAME.csv: `item`, `rows` and `columns`
+    name them there.
+    """
 
     source: str = Field(max_length=300)
     """The paper, its version and the table."""
-    numbers: dict[str, PaperNumber | dict[str, PaperNumber]]
+    numbers: dict[str, PaperNumber | dict[str, PaperNumber]] = Field(default_factory=dict)
     """By row, then by column. `"*"` stands for all other columns, `mean` for the paper's mean over
     columns. A row without columns has one number for all columns."""
+    item: str = Field("", exclude=True)
+    """Paper and item, with further items after commas: `fedglcl, Table 13, Table 2`."""
+    rows: dict[str, str | list[str]] = Field(default_factory=dict, exclude=True)
+    """The label, or labels, that a row has in these items; the first number found counts."""
+    columns: dict[str, str | list[str]] = Field(default_factory=dict, exclude=True)
+    """The label, or labels, that a column, `"*"` or `mean` has in these items."""
+    metric: str | None = Field(None, exclude=True)
+    """The metric in these items; None: their only one."""
+
+    def complete(self) -> PaperNumbers:
+        """Return the numbers alone, with those that `item` names.
+
+        Raises:
+            UserError: if the paper has no such row.
+        """
+        if not self.item:
+            return self
+        paper, *items = map(str.strip, self.item.split(","))
+        found: dict[str, dict[str, PaperNumber]] = {}
+        for row, labels in self.rows.items():
+            numbers = {
+                column: first_number(paper, items, labels, names, self.metric)
+                for column, names in self.columns.items()
+            }
+            found[row] = {column: float(n.value) for column, n in numbers.items() if n}
+            if not found[row]:
+                raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(labels)}")
+        return PaperNumbers(source=self.source, numbers=found | self.numbers)
 
 
 class RowPlan(Frozen):
@@ -108,7 +157,7 @@ class RowPlan(Frozen):
     the experiment's algorithm."""
     experiment: str | None = None
     """The row's experiment; None: the table's."""
-    set: Tree = Field(default_factory=dict)
+    set: Keys = Field(default_factory=dict)
     """Keys of the row's experiment."""
     space: Tree = Field(default_factory=dict)
     """Axes added to the table's space; null removes an axis of the table. In a plan, all axes."""
@@ -150,50 +199,60 @@ class Design(Frozen):
     """The name of the study's file."""
     scale: str
     """laptop, desktop, paper or printed."""
-    answers: str
-    """The question."""
+    answers: str = Field("", max_length=500)
+    """The table, figure or question that the study answers; empty: how the methods compare."""
     experiment: str
-    """The experiment of rows that name none."""
-    bases: dict[str, Tree]
+    """A shipped experiment or a YAML file that rows and columns change. A table's default is
+    fedavg_digits."""
+    bases: dict[str, Tree] = Field(default_factory=dict)
     """The experiments that rows are based on, as trees."""
-    set: Tree
-    """Keys of every cell's experiment."""
-    given: Tree
+    set: Keys = Field(default_factory=dict)
+    """Keys of the experiment, for every cell."""
+    given: Keys = Field(default_factory=dict)
     """Keys of the command line, which override all keys that are not tuned."""
     rows: dict[str, RowPlan]
-    """The methods; a sweep has one."""
-    columns: dict[str, Tree]
-    """The settings, with their keys; a sweep has one."""
+    """Of a table, methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine:
+    fedtsp`. A row without an algorithm whose name is an algorithm uses it. At a scale, null leaves
+    a row out. A sweep has one row."""
+    columns: dict[str, Keys] = Field(default_factory=dict)
+    """Settings by name, each a mapping of the experiment's keys that it sets; empty: one column."""
     curve: str | None = None
-    """The key whose values, numbers in ascending order, are the columns."""
-    metrics: list[str]
+    """The key whose values, numbers in ascending order, are the columns. A file writes, instead of
+    columns, `algorithm.lambda: [0, 1, 7]`, which makes the columns lambda=0, lambda=1 and lambda=7,
+    and the figure a curve."""
+    metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
     """The metrics of the table; claims are about the first, unless they name another."""
-    choose: str
-    """The metric that chooses configurations and rounds."""
-    select: Select
-    """The images that choose; `nothing`: the sweep is a figure without a best configuration."""
-    validation_fraction: float | None
-    """The validation share of training images if an experiment sets none."""
-    at: Literal["best", "final"]
-    """The round whose numbers count."""
-    tuning: Tuning
-    """How configurations are chosen."""
-    report: Reporting
-    """The seeds and rounds of reported runs."""
-    claims: list[Any] = Field(default_factory=list)
-    """Claims as the file writes them."""
+    choose: str = ""
+    """The metric that chooses configurations and rounds; empty: the first one of `metrics`."""
+    validation_fraction: float | None = Field(0.2, gt=0, lt=1)
+    """Share of images that clients hold out if the experiment sets none; null if its partition
+    makes the validation split."""
+    at: Literal["best", "final"] = "best"
+    """The round whose numbers count: the best by the metric that chooses (never round 0), or the
+    last."""
+    tuning: Tuning = Tuning()
+    """`configurations`, `rounds`, `search`: see `Tuning`. A sweep extends no grid, and tries all of
+    it."""
+    report: Reporting = Reporting()
+    """`seeds`, `rounds`, `select`, `looks`: see `Reporting`. A sweep's default is one seed."""
+    claims: list[ClaimEntry] = Field(default_factory=list)
+    """Inequalities between cells, see `fedray.results.claims`; a file without claims: each method
+    of `rows` is better than each baseline."""
     paper: PaperNumbers | None = None
-    """The paper's numbers, shown next to ours."""
-    confidence: float = 0.95
-    """Confidence level of intervals and verdicts."""
-    max_concurrent: int | None = None
+    """`source` and `numbers`: see `PaperNumbers`; shown next to ours."""
+    max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Concurrent runs; None: as many as the cluster holds."""
-    hours: float | None = None
-    """Approximate duration on one core, from the file."""
+    hours: float | None = Field(None, gt=0, le=1e6)
+    """Approximate duration on one core; printed before the study starts."""
     glosses: dict[str, str] = Field(default_factory=dict)
-    """Sentences about rows or columns, by name."""
-    left_out: str = ""
+    """Sentences about rows or columns, by name, printed below the table."""
+    left_out: str = Field("", max_length=1000)
     """Parts of the paper's table that this scale leaves out."""
+
+    @property
+    def select(self) -> Select:
+        """The images that choose."""
+        return self.report.select or "validation"
 
     @property
     def is_printed(self) -> bool:
@@ -275,7 +334,7 @@ class Design(Frozen):
         sides = [(method, own)]
         if row.over is not None:
             sides.append((own, replace(method, other=row.over)))
-        return [Claim(*pair, 0.0, metric, metric, source="control", text="") for pair in sides]
+        return [Claim(*pair, 0.0, metric, metric, source="control") for pair in sides]
 
     def whole(self, row: str) -> Side:
         """Return a row's mean over columns, or its only column, as a side of a comparison."""
@@ -289,4 +348,4 @@ class Design(Frozen):
     @property
     def paired_test(self) -> PairedTest:
         """The test of all differences."""
-        return PairedTest(self.confidence, 1 + self.report.looks)
+        return PairedTest(looks=1 + self.report.looks)

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -63,6 +63,23 @@ def printed_numbers(paper: str, item: str) -> list[Printed]:
     found = [n for n in numbers_of_paper(paper) if n.item.partition(" (")[0] in parts]
     sets = [n for n in found if n.column.partition(" | ")[0] in parts]
     return sets or found
+
+
+Labels = str | Sequence[str]
+"""A label of a row or column, or several."""
+
+
+def first_number(
+    paper: str, items: Sequence[str], rows: Labels, columns: Labels, metric: str | None
+) -> Printed | None:
+    """Return a paper's first number in the order of items and labels, or None."""
+    numbers = {
+        (number.item.partition(" (")[0], number.row, number.column): number
+        for number in reversed(numbers_of_paper(paper))
+        if metric in (None, number.metric)
+    }
+    labels = [[of] if isinstance(of, str) else of for of in (rows, columns)]
+    return next((numbers[place] for place in product(items, *labels) if place in numbers), None)
 
 
 def lines_of(numbers: Sequence[Printed], width: int = 80) -> Iterator[str]:

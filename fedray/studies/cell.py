@@ -188,7 +188,7 @@ def _continue(
 ) -> tuple[list[Config], list[Edge]]:
     """Return the next configurations beyond the ends of grids, and the ends without one."""
     known, more, edges = [result.config for result in tried], list[Config](), list[Edge]()
-    budget = (plan.tuning.configurations or 0) if plan.tuning.extend else 0
+    budget = plan.tuning.configurations or 0
     for edge, config in beyond(plan.axes_of(place.row), known, best):
         try:
             plan.run(place, config, "tuning", seed)
@@ -269,8 +269,8 @@ def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
     if chooser.startswith("validation/") and not gives_validation(experiment.data):
         raise UserError(
             f"{chooser} needs validation images, and no client has any; set "
-            "data.validation_fraction, for example 0.1, or select=test to choose on test images as "
-            "papers do"
+            "data.validation_fraction, for example 0.1, or report.select=test to choose on test "
+            "images as papers do"
         )
     for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
         check_spelling(method, name)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from fedray.base.errors import UserError, nearest, shown
 from fedray.base.shipped import folders
@@ -24,7 +24,6 @@ from fedray.config import (
     Tree,
     dump_yaml,
     flatten,
-    is_key,
     is_record,
     merge,
     read_experiment,
@@ -34,8 +33,8 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.config.registry import registry, spelled
-from fedray.results.claims import ALL, EACH, MEAN, check_row_name, rows_in
-from fedray.results.design import PRINTED, PaperNumbers, Reporting, RowPlan, Tuning
+from fedray.results.claims import ALL, EACH, MEAN
+from fedray.results.design import PRINTED, RowPlan
 from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric
 from fedray.studies.plan import StudyPlan, known_metrics
@@ -49,22 +48,6 @@ BASELINES = ("local", "fedavg", "fedproto")
 """Default baselines of a table."""
 SAMPLES = 16
 """Default number of configurations of a sweep that draws them."""
-
-
-def check_keys(tree: Any) -> Tree:
-    """Return keys of an experiment that a study may set; raise a ValueError for anything else."""
-    if not isinstance(tree, dict):
-        raise ValueError(f"expected keys with values, for example {{lr: 0.1}}, found {shown(tree)}")
-    for key in tree:
-        if not is_key(key):
-            raise ValueError(f"{shown(key)} is no key")
-        if key == "seed" or key.partition(".")[0] == "report":
-            raise ValueError(f"{key} belongs to the study; write report: {{seeds: [0], ...}}")
-    return tree
-
-
-Keys = Annotated[Tree, BeforeValidator(check_keys)]
-"""Dotted keys of an experiment with their values."""
 
 
 class PaperItem(Frozen):
@@ -86,86 +69,15 @@ class PaperItem(Frozen):
     """Commands to run on the study's folder afterwards: `report --metric global_accuracy`."""
 
 
-class StudyKeys(Frozen):
-    """The keys of a study's file. A scale's keys are laid over them, then the command line's."""
-
-    answers: str = Field("", max_length=500)
-    """The table, figure or question that the study answers; empty: how the methods compare."""
-    items: list[PaperItem] = Field(default_factory=list)
-    """Items of papers that the study answers."""
-    experiment: str | None = None
-    """A shipped experiment or a YAML file that rows and columns change. A table's default is
-    fedavg_digits."""
-    set: Keys = Field(default_factory=dict)
-    """Keys of the experiment, for every cell."""
-    rows: dict[str, RowPlan] = Field(default_factory=dict)
-    """Of a table, methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine:
-    fedtsp`. A row without an algorithm whose name is an algorithm uses it. At a scale, null leaves
-    a row out."""
-    baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
-    """Algorithms that become rows below those of `rows`."""
-    columns: dict[str, Keys] = Field(default_factory=dict)
-    """Settings by name, each a mapping of the experiment's keys that it sets; empty: one column."""
-    curve: Tree = Field(default_factory=dict)
-    """Instead of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
-    lambda=0, lambda=1 and lambda=7, and the figure a curve."""
-    metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
-    """The metrics of the table; claims are about the first, unless they name another."""
-    choose: str | None = None
-    """The metric that chooses configurations and rounds; None: the first one of `metrics`."""
-    select: Literal["validation", "test"] | None = None
-    """The images on which configurations and rounds are chosen. `test` is common in papers and
-    marks every number. None: validation images; in a sweep, the experiment's report.select."""
-    validation_fraction: float | None = Field(0.2, gt=0, lt=1)
-    """Share of images that clients hold out if the experiment sets none; null if its partition
-    makes the validation split."""
-    at: Literal["best", "final"] = "best"
-    """The round whose numbers count: the best by the metric that chooses (never round 0), or the
-    last."""
-    space: Tree | None = None
-    """The search space of every row in every column: {grid: [...]}, {choice: [...]}, or a range
-    of Ray Tune: uniform, quniform, loguniform, randint (without its upper end), qrandint,
-    lograndint. Join keys that vary together by commas: `data.clients, participation: {grid: [[10,
-    1.0]]}`.
-    A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
-    tuning: Tuning = Tuning()
-    """`configurations`, `rounds`, `search`, `extend`: see `Tuning`. A sweep extends no grid, and
-    tries all of it."""
-    report: Reporting = Reporting()
-    """`seeds`, `rounds`, `looks`: see `Reporting`. A sweep's default is one seed."""
-    claims: list[Any] | None = None
-    """Inequalities between cells, see `fedray.results.claims`; None: each method of `rows` is
-    better than each baseline."""
-    paper: PaperNumbers | None = None
-    """`source` and `numbers`: see `PaperNumbers`."""
-    glosses: dict[str, str] = Field(default_factory=dict)
-    """Sentences about rows or columns, by name, printed below the table."""
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    """Confidence level of the intervals; verdicts err with probability 1 - confidence at most."""
-    max_concurrent: int | None = Field(None, ge=1, le=100_000)
-    """Concurrent runs; None: as many as the cluster holds."""
-    hours: float | None = Field(None, gt=0, le=1e6)
-    """Approximate duration on one core; printed before the study starts."""
-    left_out: str = Field("", max_length=1000)
-    """Parts of the paper's table that a scale leaves out."""
-    scales: Tree = Field(default_factory=lambda: {"laptop": {}})
-    """laptop: minutes; desktop: a night on a few cores; paper: GPUs; printed: what differs from the
-    rule of `fedray.studies.printed`. Keys of `set`, `tuning`, `report` and each row are laid over
-    the study's; others replace them."""
-
-
-ONLY_TABLES = ("rows", "baselines", "columns", "curve", "claims", "paper", "glosses", "confidence")
+ONLY_TABLES = ("rows", "baselines", "columns", "curve", "claims", "paper", "glosses")
 """Keys that a sweep has not."""
 DEFAULTS: Mapping[str, Tree] = {
-    "sweep": {"tuning": {"configurations": None, "extend": False}, "report": {"seeds": [0]}},
+    "sweep": {"tuning": {"configurations": None}, "report": {"seeds": [0]}},
     "table": {"experiment": "fedavg_digits", "space": {"lr": {"grid": [0.02, 0.06, 0.2]}}},
 }
 """What a kind of study has unless its file says otherwise."""
 LAID = ("set", "tuning", "report")
 """Keys of a scale or a command line that are laid over the study's, key by key."""
-AS_THEY_ARE = ("metrics", "report", "at", "paper", "glosses", "confidence", "max_concurrent",
-               "hours", "left_out")  # fmt: skip
-"""Keys of a study that its plan has unchanged."""
 
 
 class StudyFile(NamedTuple):
@@ -253,13 +165,19 @@ def plan_study(
     line = _sort_assignments(pairs, kind)
     given = line.pop("set")
     try:
-        laid = _laid(kind, tree, [scales[label] or {}, line], rows)
-        study = validate(StudyKeys, laid, where)
-        for keys in (given, *(row.set for row in study.rows.values())):
-            check_keys(_without_plugins(keys))
+        laid = _lay(kind, tree, [scales[label] or {}, line])
+        space = laid.pop("space", {})
+        if not isinstance(space, Mapping):
+            raise ValueError(f"space is {shown(space)}, expected axes, {{lr: {{grid: [0.1]}}}}")
+        left = _lay_rows(laid, rows) if kind == "table" else _lay_row(laid, rows)
+        study = validate(
+            StudyPlan,
+            {"kind": kind, "name": path.stem, "scale": label, "given": given, **laid},
+            where,
+        )
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
-    return _plan(kind, path.stem, label, study, given, plugins)
+    return _complete(study, where, space, left, plugins)
 
 
 def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
@@ -269,8 +187,6 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
         part, _, inner = key.partition(".")
         if key == "seed":
             assignments["report"]["seeds"] = _seeds_in(value)
-        elif key in ("select", "report.select"):
-            assignments["select"] = value
         elif part in ("tuning", "report") and inner:
             assignments[part][inner] = value
         elif key == "rounds":
@@ -293,19 +209,18 @@ def _seeds_in(value: Any) -> list[Any]:
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _laid(kind: Kind, tree: Tree, layers: Sequence[Tree], picked: Sequence[str]) -> Tree:
+def _lay(kind: Kind, tree: Tree, layers: Sequence[Tree]) -> Tree:
     """Return a file's content with its defaults, and with the keys of layers laid over it.
 
     Args:
         kind: the kind of study.
         tree: the file.
-        layers: a scale, then the command line.
-        picked: the rows to keep; empty: all.
+        layers: a scale, then the command line. Their rows become `changes`.
 
     Raises:
-        ValueError: for rows that are not there, or that a sweep cannot have.
+        ValueError: for keys that a sweep cannot have.
     """
-    laid, changes = dict(DEFAULTS[kind]), dict[str, Any]()
+    laid: Tree = {**DEFAULTS[kind], "changes": {}}
     for layer in (tree, *layers):
         if layer.get("columns") is not None or layer.get("curve") is not None:
             laid |= {"columns": {}, "curve": {}}
@@ -313,46 +228,55 @@ def _laid(kind: Kind, tree: Tree, layers: Sequence[Tree], picked: Sequence[str])
             if kind == "sweep" and key in ONLY_TABLES:
                 raise ValueError(f"{key} is for tables; leave it out")
             if key == "rows" and layer is not tree:
-                changes |= value or {}
+                laid["changes"] |= value or {}
             elif key in LAID and isinstance(value, Mapping):
                 laid[key] = {**laid.get(key, {}), **value}
-            elif value is not None or layer is tree:
+            elif value is not None or key == "validation_fraction":
                 laid[key] = value
-    if kind == "table":
-        laid |= _laid_rows(laid, changes, picked)
-        for key, values in (laid.get("curve") or {}).items():
-            name = key.rpartition(".")[2]
-            laid["columns"] = {f"{name}={value}": {key: value} for value in values}
-    elif picked:
+    return {key: value for key, value in laid.items() if key not in ("items", "scales")}
+
+
+def _lay_row(laid: Tree, picked: Sequence[str]) -> set[str]:
+    """Give a sweep its only row and column; return the rows that are left out, which are none."""
+    if picked:
         raise ValueError("a sweep has no rows")
-    return laid
+    del laid["changes"]
+    laid |= {"rows": {ALL: {"label": ALL}}, "claims": []}
+    return set()
 
 
-def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str]) -> Tree:
-    """Return rows, baselines and claims of a table with the changes of a scale to its rows."""
+def _lay_rows(laid: Tree, picked: Sequence[str]) -> set[str]:
+    """Complete the rows, columns and claims of a table's file; return the rows that it leaves out.
+
+    Args:
+        laid: the keys, with the `changes` that a scale makes to rows.
+        picked: the rows to keep; empty: all.
+
+    Raises:
+        ValueError: if there is no row, or no such row.
+    """
     rows = {name: _row_keys(name, row) for name, row in (laid.get("rows") or {}).items()}
     if not rows:
         raise ValueError("rows is empty; name a method, for example rows: {fedtsp: }")
-    baselines = [name for name in laid.get("baselines", BASELINES) if name not in rows]
-    rows |= {name: {"algorithm": name} for name in baselines}
+    changes, methods = laid.pop("changes"), [name for name in rows if not rows[name].get("control")]
+    baselines = laid.pop("baselines", BASELINES)
+    rows |= {name: {"algorithm": name} for name in baselines if name not in rows}
     for name in (*changes, *picked):
         if name not in rows:
             raise ValueError(f"there is no row {shown(name)}.{nearest(name, rows)}")
+    left = {name for name in rows if picked and name not in picked}
     for name, tree in changes.items():
         rows[name] = rows[name] | ({} if tree is None else _row_keys(name, tree))
-    left = {name for name in rows if name in changes and changes[name] is None}
-    left |= {name for name in rows if picked and name not in picked}
-    claims = laid.get("claims")
-    return {
-        "rows": {name: tree for name, tree in rows.items() if name not in left},
-        "baselines": [name for name in baselines if name not in left],
-        "claims": claims and [claim for claim in claims if not _rows_of(claim) & left],
-    }
-
-
-def _rows_of(claim: Any) -> set[str]:
-    """Return the rows that a claim names."""
-    return rows_in(str(claim.get("claim", "") if isinstance(claim, Mapping) else claim))
+        left |= {name} if tree is None else set()
+    laid["rows"] = {name: tree for name, tree in rows.items() if name not in left}
+    for key, values in (laid.pop("curve", None) or {}).items():
+        last = key.rpartition(".")[2]
+        laid |= {"curve": key, "columns": {f"{last}={value}": {key: value} for value in values}}
+    if "claims" not in laid:
+        pairs = [(a, b) for a in methods if a not in baselines for b in baselines]
+        less = _less_is_better((laid.get("metrics") or [""])[0])
+        laid["claims"] = [{"better": b if less else a, "worse": a if less else b} for a, b in pairs]
+    return left
 
 
 def _row_keys(name: str, tree: Any) -> Tree:
@@ -367,50 +291,42 @@ def _row_keys(name: str, tree: Any) -> Tree:
 # --- the plan -------------------------------------------------------------------------------------
 
 
-def _plan(
-    kind: Kind, name: str, label: str, study: StudyKeys, given: Tree, plugins: Sequence[str]
+def _complete(
+    study: StudyPlan, where: str, space: Mapping[str, Any], left: set[str], plugins: Sequence[str]
 ) -> StudyPlan:
-    """Return the checked plan of a study's keys at one scale; loads the study's plug-ins.
+    """Return the plan of a study as its file has it, complete and checked; loads its plug-ins.
 
     Args:
-        kind: the kind of study.
-        name: the study's name.
-        label: the scale.
-        study: the keys.
-        given: keys of the command line for the experiments.
+        study: the study.
+        where: its name, for messages.
+        space: the search space of every row.
+        left: rows of the file that are left out.
         plugins: files and modules in addition to those that the experiments name.
     """
-    where, is_sweep = f"{kind} {name}", kind == "sweep"
-    if study.experiment is None or (is_sweep and not study.space):
-        missing = "experiment" if study.experiment is None else "space"
-        raise UserError(f"{where}.{missing} is missing; a sweep needs experiment and space")
-    rows = {ALL: RowPlan(label=ALL)} if is_sweep else study.rows
-    bases = _bases(study, study.experiment, rows, given.get(PLUGINS), plugins)
-    has_choice = is_sweep or label == PRINTED
-    of_experiment = (bases[study.experiment].get("report") or {}) if has_choice else {}
-    select = study.select or of_experiment.get("select", "validation")
-    rows = {name: _row(study, name, rows, where, is_sweep=is_sweep) for name in rows}
-    draws = is_sweep and study.tuning.search != "grid"
+    if study.is_sweep and not space:
+        raise UserError(f"{where}.space is missing; a sweep needs experiment and space")
+    bases = _bases(study, plugins)
+    chosen_by_experiment = study.is_sweep or study.is_printed
+    own = (bases[study.experiment].get("report") or {}) if chosen_by_experiment else {}
+    select = study.report.select or own.get("select", "validation")
+    draws = study.is_sweep and study.tuning.search != "grid"
     count = study.tuning.configurations or (SAMPLES if draws else None)
-    claims = _default_claims(study) if study.claims is None else study.claims
-    plan = StudyPlan(
-        kind=kind,
-        name=name,
-        scale=label,
-        answers=study.answers or f"how {', '.join(rows)} compare",
-        experiment=study.experiment,
-        bases=bases,
-        set=_without_plugins(study.set),
-        given=_without_plugins(given),
-        rows=rows,
-        columns={n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
-        curve=next(iter(study.curve), None),
-        choose=study.choose or study.metrics[0],
-        select=select,
-        validation_fraction=study.validation_fraction if select == "validation" else None,
-        tuning=study.tuning.model_copy(update={"configurations": count}),
-        claims=[] if is_sweep or label == PRINTED else claims,
-        **{key: getattr(study, key) for key in AS_THEY_ARE},
+    claims = [part for entry in study.claims for part in entry.without(left)]
+    plan = study.model_copy(
+        update={
+            "answers": study.answers or f"how {', '.join(study.rows)} compare",
+            "bases": bases,
+            "set": _without_plugins(study.set),
+            "given": _without_plugins(study.given),
+            "rows": {name: _complete_row(study, name, space, where) for name in study.rows},
+            "columns": {n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
+            "choose": study.choose or study.metrics[0],
+            "validation_fraction": study.validation_fraction if select == "validation" else None,
+            "tuning": study.tuning.model_copy(update={"configurations": count}),
+            "report": study.report.model_copy(update={"select": select}),
+            "claims": [] if study.is_printed else claims,
+            "paper": study.paper and study.paper.complete(),
+        }
     )
     _check_plan(plan, where)
     return plan
@@ -421,24 +337,16 @@ def _without_plugins(tree: Tree) -> Tree:
     return {key: value for key, value in tree.items() if key != PLUGINS}
 
 
-def _bases(
-    study: StudyKeys,
-    experiment: str,
-    rows: Mapping[str, RowPlan],
-    asked: Any,
-    more: Sequence[str],
-) -> dict[str, Tree]:
+def _bases(study: StudyPlan, more: Sequence[str]) -> dict[str, Tree]:
     """Load the plug-ins and return the experiments of all rows, each with all plug-in sources.
 
     Args:
-        study: the study.
-        experiment: the experiment of rows that name none.
-        rows: the rows.
-        asked: the value of `plugins` on the command line, which replaces the file's.
+        study: the study; `plugins` of the command line replaces that of its file.
         more: further plug-ins.
     """
-    names = dict.fromkeys([experiment, *(row.experiment or experiment for row in rows.values())])
-    pairs = [(PLUGINS, study.set.get(PLUGINS) if asked is None else asked)]
+    rows = study.rows.values()
+    names = dict.fromkeys([study.experiment, *(row.experiment or study.experiment for row in rows)])
+    pairs = [(PLUGINS, {**study.set, **study.given}.get(PLUGINS))]
     trees = {
         name: with_read_plugins(read_experiment(name), pairs, more, named=not is_record(name))
         for name in names
@@ -448,14 +356,14 @@ def _bases(
     return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}
 
 
-def _row(
-    study: StudyKeys, name: str, rows: Mapping[str, RowPlan], where: str, *, is_sweep: bool
-) -> RowPlan:
+def _complete_row(study: StudyPlan, name: str, space: Mapping[str, Any], where: str) -> RowPlan:
     """Return a row with its method, title, whole space, and the row that a control explains."""
     from fedray.core import algorithms
 
-    row, at = rows[name], where if is_sweep else f"{where}.rows.{name}"
-    check_row_name(name, where)
+    rows, row = study.rows, study.rows[name]
+    at = where if study.is_sweep else f"{where}.rows.{name}"
+    if "@" in name:
+        raise UserError(f"{at}: claims write `row @ column`; `label:` of the row may have an @")
     for key in ("of", "over", "tuned_as"):
         other = getattr(row, key)
         if other is not None and (other == name or other not in rows):
@@ -466,11 +374,10 @@ def _row(
     leader = row if row.tuned_as is None else rows[row.tuned_as]
     if row.tuned_as is not None and (row.space or leader.tuned_as is not None):
         raise UserError(f"{at}.tuned_as: row {row.tuned_as} must tune by itself, and {name} not")
-    space = {**(study.space or {}), **leader.space}
-    axes = {key: tree for key, tree in space.items() if tree is not None}
+    axes = {key: tree for key, tree in {**space, **leader.space}.items() if tree is not None}
     check_space(axes, study.tuning.search, at)
     budget = study.tuning.configurations
-    if not is_sweep and study.tuning.search == "grid" and budget:
+    if not study.is_sweep and study.tuning.search == "grid" and budget:
         points = len(grid(parse_space(axes)))
         if points > budget:
             raise UserError(
@@ -484,18 +391,6 @@ def _row(
     title = str(getattr(algorithms.get(name), "title", name))[:45] if is_named else name
     changes = {"algorithm": method, "space": axes, "of": of, "label": row.label or title}
     return row.model_copy(update={**changes, "set": _without_plugins(row.set)})
-
-
-def _default_claims(study: StudyKeys) -> list[Tree]:
-    """Return the default claims: each method is better than each baseline, by the first metric."""
-    sides = [
-        (name, other)
-        for name, row in study.rows.items()
-        if name not in study.baselines and row.control is None
-        for other in study.baselines
-    ]
-    less = _less_is_better(study.metrics[0])
-    return [{"claim": f"{b} > {a}" if less else f"{a} > {b}"} for a, b in sides]
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -540,7 +435,7 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
         for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
             if plan.rows[side.row].metrics.get(metric, metric) is None:
                 raise UserError(
-                    f"{where}.claims: {shown(claim.text)} is about {metric}, which row {side.row} "
+                    f"{where}.claims: {claim.question} is about {metric}, which row {side.row} "
                     "does not have (metrics: null); leave the claim out"
                 )
 

@@ -79,7 +79,7 @@ def _cost(study: Study) -> str:
         and len(plan.configurations(state.place.row)) > 1
         and any(axis.can_continue for axis in plan.axes_of(state.place.row))
     )
-    if plan.tuning.extend and not plan.is_sweep and beyond:
+    if not plan.is_sweep and beyond:
         more = beyond * len(plan.report.seeds)
         text += f"; up to {more} more if grids are continued at their ends"
     if plan.hours is not None and not finished:

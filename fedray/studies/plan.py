@@ -219,7 +219,7 @@ class StudyPlan(Design):
             return grid(axes, tuning.configurations if self.is_sweep else None)
         if tuning.search == "optuna":
             return [] if self.uses_optuna else points(axes) or []
-        return draws(axes, tuning.configurations or 1, tuning.search_seed)
+        return draws(axes, tuning.configurations or 1)
 
     def first_config(self, row: str) -> Config:
         """Return a configuration of a row, for checks of what all its runs share."""
@@ -257,7 +257,7 @@ def objective(name: str) -> str:
     if f"{VALIDATION}{declaration.name}" not in {metric.name for metric in known_metrics()}:
         raise UserError(
             f"metric: {name} exists on test images only; choose by another metric (choose: ...), "
-            "or set select: test"
+            "or set report: {select: test}"
         )
     return f"{VALIDATION}{name}"
 

@@ -49,16 +49,16 @@ def as_printed(tree: Tree, where: str) -> Tree:
         raise UserError(f"{where}: rows, scales and paper need keys with values") from None
 
 
-def _printed(tree: Tree, paper: Tree, own: Tree) -> Tree:
+def _printed(tree: Tree, of_paper: Tree, own: Tree) -> Tree:
     """Return the file, given its scales `paper` and `printed`."""
-    study, scale = _without(tree, ("claims", "report")), _without(paper, ("report", "hours"))
+    study, scale = _without(tree, ("claims", "report")), _without(of_paper, ("report", "hours"))
     if tree.get("rows"):
         rows, changed = tree["rows"], own.get("rows") or {}
-        numbers = (tree.get("paper") or {}).get("numbers") or {}
-        named = {*numbers, *changed}
+        paper = tree.get("paper") or {}
+        named = {*(paper.get("numbers") or {}), *(paper.get("rows") or {}), *changed}
         left = [n for n, row in rows.items() if _is_control(row) and n not in named]
         of_scale = _fixed(scale.get("rows"), left)
-        study |= {"select": None, "space": {}, "tuning": {}, "rows": _fixed(rows, left)}
+        study |= {"space": {}, "tuning": {}, "rows": _fixed(rows, left)}
         study["glosses"] = _without(tree.get("glosses"), left)
         scale = _without(scale, ("space", "tuning"))
         own["rows"] = of_scale | {name: _laid(of_scale, name, row) for name, row in changed.items()}

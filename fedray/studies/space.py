@@ -231,13 +231,13 @@ def corners(axes: Sequence[Axis]) -> list[Config]:
     return [{**base, **config} for axis in axes for config in axis.configs]
 
 
-def draws(axes: Sequence[Axis], count: int, seed: int) -> list[Config]:
+def draws(axes: Sequence[Axis], count: int) -> list[Config]:
     """Return `count` distinct random draws, or fewer if the space has fewer points.
 
     Listed values are equally likely. All methods get the same draws of a shared axis: the random
-    numbers depend on the axis, the index of the draw and the seed only.
+    numbers depend on the axis and the index of the draw only.
     """
-    streams = Streams(seed)
+    streams = Streams(0)
     generators = {
         axis.key: np.random.default_rng(streams.entropy(f"table search {axis.key}"))
         for axis in axes

@@ -313,7 +313,7 @@ def optuna_search(study: Study) -> Searcher:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     plan, seeds = study.plan, len(study.plan.report.seeds)
-    streams = Streams(plan.tuning.search_seed)
+    streams = Streams(0)
     domains = {
         axis.key: tune.choice(list(axis.values))
         if axis.is_listed

@@ -46,7 +46,7 @@ def write_sweep(name: str = "tiny", **changes: object) -> Path:
     path.parent.mkdir(exist_ok=True)
     tree = {**SWEEP, **changes}
     if "seeds" in tree:
-        tree["report"] = {"seeds": tree.pop("seeds")}
+        tree["report"] = {**tree.get("report", {}), "seeds": tree.pop("seeds")}
     if tuning := {key: tree.pop(key) for key in TUNING if key in tree}:
         tree["tuning"] = tuning
     path.write_text(dump_yaml(tree))

@@ -45,7 +45,7 @@ def test_one_seed_that_fails_stops_no_other(here, capsys):
 @pytest.mark.parametrize(("count", "found"), [(8, 8), (20, 8), (3, 3)])
 def test_random_search_tries_as_many_as_it_says(count, found):
     axes = parse_space({"lr": {"choice": [1, 2, 3, 4]}, "rounds": {"randint": [1, 3]}})
-    assert len(draws(axes, count, 0)) == found
+    assert len(draws(axes, count)) == found
 
 
 def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):

@@ -26,6 +26,7 @@ from fedray.studies.tune import DIED
 from fedray.table import main
 
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
+ON_TEST = {"seeds": [0, 1], "select": "test"}
 
 
 def chosen(at):
@@ -64,7 +65,7 @@ def test_configuration_and_round_are_chosen_on_validation_and_reported_on_test(p
 
 
 def test_the_papers_habit_chooses_on_test_and_says_so(play):
-    study = play(planted, tuning={"configurations": 2}, select="test")
+    study = play(planted, tuning={"configurations": 2}, report=ON_TEST)
     assert chosen(state_of(study)) == {"lr": 0.1}
     found = outcome(study)
     assert [run.round for run in reported(found)] == [1, 1]
@@ -97,12 +98,6 @@ def test_a_choice_at_the_edge_extends_its_grid_and_is_named_where_the_budget_end
     assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(study).notes)
 
 
-def test_a_grid_is_not_extended_where_that_is_switched_off(play):
-    study = play(flat, tuning={"configurations": 9, "extend": False})
-    assert len(state_of(study).tried) == 2
-    assert state_of(study).edges == [Edge("lr", 0.02, "lowest")]
-
-
 def test_a_bound_of_the_experiment_ends_a_grid(play):
     def more(wanted):
         value = wanted.experiment.participation / 2
@@ -128,7 +123,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 
 def test_a_run_that_two_cells_need_is_run_once(play):
     rows = {"mine": "local", "yours": "local"}
-    study = play(flat, rows=rows, baselines=[], claims=[{"claim": "mine > yours"}])
+    study = play(flat, rows=rows, baselines=[], claims=[{"better": "mine", "worse": "yours"}])
     assert len(study.runs) == len(study.needed) == 6
     first, second = outcome(study).cells
     assert first.reported == second.reported
@@ -222,7 +217,7 @@ def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
     rows = {name: {"algorithm": "fedproto"} for name in ("first", "mine", "last")}
     for name in ("first", "last"):
         rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
-    study = play(flat, rows=rows, baselines=[], claims=[{"claim": "mine > first"}])
+    study = play(flat, rows=rows, baselines=[], claims=[{"better": "mine", "worse": "first"}])
     phases = {cell.row: cell.phase for cell in outcome(study).cells}
     assert phases == {"first": "failed", "mine": "over", "last": "failed"}
     assert "no round has 'local_acuracy" in study.reasons[0]
@@ -300,7 +295,12 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
         "mine": {"algorithm": "fedproto"},
         "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
     }
-    changes = {**THREE, "rows": rows, "baselines": [], "claims": [{"claim": "mine > null"}]}
+    changes = {
+        **THREE,
+        "rows": rows,
+        "baselines": [],
+        "claims": [{"better": "mine", "worse": "null"}],
+    }
     study = play(fragile(("null", 0.5, 1)), **changes)
     assert state_of(study, Place("null", "all")).choices == state_of(study).choices
     assert [note for note in outcome(study).notes if "null, seed 1 failed: it diverged" in note]
@@ -308,7 +308,12 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
 
 def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_made(play):
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
-    changes = {**THREE, "rows": rows, "baselines": [], "claims": [{"claim": "mine > null"}]}
+    changes = {
+        **THREE,
+        "rows": rows,
+        "baselines": [],
+        "claims": [{"better": "mine", "worse": "null"}],
+    }
     study = play(fragile(), **changes)
     edge = Edge("lr", 0.5, "highest")
     assert [at.edges for at in study.states] == [[edge], [edge]]
@@ -341,7 +346,7 @@ def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
 
     rows = {"mine": {"algorithm": "fedproto"}, "weighted": {"algorithm": "fedproto"}}
     rows["weighted"]["metrics"] = {"local_accuracy": "local_accuracy_weighted"}
-    study = play(curve, rows=rows, select="test", claims=[{"claim": "mine > local"}])
+    study = play(curve, rows=rows, report=ON_TEST, claims=[{"better": "mine", "worse": "local"}])
     found = outcome(study)
     side = Side("weighted", "all")
     assert found.numbers.by_seed(side, "local_accuracy") == {
@@ -380,7 +385,7 @@ def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write
         "fedavg": None,
         "fedbabu": None,
     }
-    write(rows=rows, claims=[{"claim": "local > mine"}])
+    write(rows=rows, claims=[{"better": "local", "worse": "mine"}])
     assert main(["tiny", "--plan"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no claim is about: fedavg, fedbabu"
     write(rows=rows)

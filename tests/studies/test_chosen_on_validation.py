@@ -80,7 +80,7 @@ def test_a_sweeps_best_round_and_configuration_are_validations():
 
 
 def test_the_papers_switch_is_marked_wherever_it_chose():
-    study = swept(select="test")
+    study = swept(report={"select": "test"})
     assert best_of(study)[:3] == (0.2, "2", 0.9)
     assert study.plan.how == "best on test"
     runs = sweep_outcome(study).runs

@@ -23,14 +23,13 @@ TABLE = {
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
     "space": {"lr": {"grid": [0.1, 0.3]}},
     "tuning": {"configurations": 9},
-    "claims": [{"claim": "mine > base"}],
+    "claims": [{"better": "mine", "worse": "base"}],
     "report": {"seeds": [0, 1, 2, 3, 4]},
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5]}, "base": 50.25}},
     "scales": {
         "laptop": {},
         "paper": {
             "set": {"lr": 0.01},
-            "select": "test",
             "rows": {"base": {"set": {"optimizer.momentum": 0.9}, "space": {"lr": None}}},
             "space": {"local_epochs": {"grid": [1, 2]}},
             "tuning": {"configurations": 9, "rounds": 2},
@@ -71,10 +70,9 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
 
 
 def test_the_round_is_chosen_as_the_experiment_says(printed):
-    assert printed().select == "test"
-    paper = {**TABLE["scales"]["paper"], "select": None}
-    assert printed(scales={"paper": paper}).select == "validation"
-    assert printed(scales={"paper": paper, "printed": {"select": "test"}}).select == "test"
+    assert printed().select == "validation"
+    assert printed({"report": {"select": "test"}}).select == "test"
+    assert printed(experiment="fedtsp_cifar10_paper").select == "test"
 
 
 def test_a_file_states_only_what_differs(printed):
@@ -173,8 +171,8 @@ def test_each_cell_stands_beside_the_papers_number(play, here):
 
 def test_the_plan_says_what_is_run(write, here, capsys):
     write(**TABLE)
-    words = ["table", "tiny", "--scale", "printed", "--rows", "mine, base", "--plan"]
-    assert main(words) == 0
+    words = ["table", "tiny", "report.select=test", "--scale", "printed", "--rows", "mine, base"]
+    assert main([*words, "--plan"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "2 rows x 2 columns, as the paper prints them: nothing is tuned; 3 seeds" in text
     assert "claim" not in text

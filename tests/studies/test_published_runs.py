@@ -23,7 +23,7 @@ CHANGES = {
     "rows": ROWS,
     "baselines": [],
     "report": {"seeds": [0, 1]},
-    "claims": [{"claim": "mine > base"}],
+    "claims": [{"better": "mine", "worse": "base"}],
 }
 
 
@@ -123,7 +123,7 @@ def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
     [
         {"set": {"rounds": 3}},
         {"at": "final"},
-        {"select": "test"},
+        {"report": {"seeds": [0, 1], "select": "test"}},
     ],
 )
 def test_what_was_run_chosen_or_measured_otherwise_is_not_taken(published, write, changes):

@@ -37,7 +37,7 @@ def by_parity(wanted):
 
 
 def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
-    study = play(by_parity, tuning={"extend": False})
+    study = play(by_parity, tuning={"configurations": 2})
     at = state_of(study)
     assert at.choices == {0: {"lr": 0.02}, 1: {"lr": 0.1}}
     values = numbers_of(outcome(study), MINE).values()
@@ -47,7 +47,7 @@ def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
 
 
 def test_shorter_runs_choose_and_the_choice_runs_to_the_end(play):
-    study = play(by_parity, tuning={"rounds": 1, "extend": False})
+    study = play(by_parity, tuning={"rounds": 1, "configurations": 2})
     mine = [run.spec for run in study.runs.values() if run.spec.place == MINE]
     tuned = [each.experiment.rounds for each in mine if each.phase == "tuning"]
     reported = [(each.seed, each.config["lr"], each.experiment.rounds)
@@ -174,8 +174,8 @@ def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_repo
 
 def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
-    study = play(by_parity, rows=rows, baselines=[], claims=[{"claim": "mine > null"}],
-                 tuning={"extend": False})  # fmt: skip
+    study = play(by_parity, rows=rows, baselines=[], claims=[{"better": "mine", "worse": "null"}],
+                 tuning={"configurations": 2})  # fmt: skip
     null = state_of(study, Place("null", "all"))
     assert null.choices == state_of(study).choices
     tuned = [run.spec.place for run in study.runs.values() if run.spec.phase == "tuning"]

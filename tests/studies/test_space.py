@@ -42,15 +42,14 @@ def tried(*pairs):
 def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
     alone = axes(lr={"loguniform": [0.001, 1.0]})
     beside = axes(rounds={"randint": [1, 10]}, lr={"loguniform": [0.001, 1.0]})
-    first = [config["lr"] for config in draws(alone, 6, 3)]
-    assert first == [config["lr"] for config in draws(beside, 6, 3)]
+    first = [config["lr"] for config in draws(alone, 6)]
+    assert first == [config["lr"] for config in draws(beside, 6)]
     assert len(set(first)) == 6
     assert all(0.001 <= lr <= 1.0 for lr in first)
-    assert first != [config["lr"] for config in draws(alone, 6, 4)]
 
 
-@given(st.integers(0, 1000))
-def test_random_whole_numbers_stay_within_both_ends(seed):
+@given(st.integers(1, 30))
+def test_random_whole_numbers_stay_within_both_ends(count):
     """A range excludes its upper end, as in Ray Tune, but for the one with steps."""
     ranges = {
         "randint": [2, 5],
@@ -61,7 +60,7 @@ def test_random_whole_numbers_stay_within_both_ends(seed):
     within = {"randint": {2, 3, 4}, "lograndint": {2, 3, 4}, "qrandint": {2, 4, 6, 8},
               "quniform": {0.5, 1, 1.5, 2}}  # fmt: skip
     for name, values in ranges.items():
-        found = [config["rounds"] for config in draws(axes(rounds={name: values}), 20, seed)]
+        found = [config["rounds"] for config in draws(axes(rounds={name: values}), count)]
         assert {*found} <= within[name]
         assert len(found) == len({*found})
 

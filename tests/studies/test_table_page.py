@@ -39,8 +39,8 @@ CHANGES = {
     "baselines": [],
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
     "claims": [
-        {"claim": "mine > base", "source": "Table 1"},
-        {"claim": "base @ Dir(1) > mine @ Dir(1)"},
+        {"better": "mine", "worse": "base", "source": "Table 1"},
+        {"better": "base @ Dir(1)", "worse": "mine @ Dir(1)"},
     ],
     "report": {"seeds": [0, 1, 2]},
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
@@ -123,7 +123,12 @@ def test_the_papers_mean_stands_beside_ours(play):
 
 def test_a_table_of_one_column_has_the_papers_mean_there(play):
     paper = {"source": "a paper", "numbers": {"mine": {"mean": 61}}}
-    changes = {**CHANGES, "columns": None, "claims": [{"claim": "mine > base"}], "paper": paper}
+    changes = {
+        **CHANGES,
+        "columns": None,
+        "claims": [{"better": "mine", "worse": "base"}],
+        "paper": paper,
+    }
     found = outcome(play(curve, **changes))
     header, (mine, *_) = cells_of(found)
     assert (header, mine[2]) == (["method", "digits", "paper"], "61")
@@ -168,14 +173,16 @@ def test_the_best_number_is_bold_where_claims_decide(play, numbers, bold):
 
     rows = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg", "label": "FedAvg"}}
     changes = {"rows": rows, "baselines": [], "report": {"seeds": [0, 1, 2, 3, 4]}}
-    book = play(curve, claims=[{"claim": "mine > base"}], **changes)
+    book = play(curve, claims=[{"better": "mine", "worse": "base"}], **changes)
     text = table_latex(outcome(book))
     lines = [line for line in text.splitlines() if "textbf" in line]
     assert [line.split(" &")[0].strip() for line in lines] == bold
     assert ("Bold: better than every other row" in text) == bool(bold)
 
 
-@pytest.mark.parametrize("claim", [{"claim": "base > mine"}, {"claim": "mine > base"}])
+@pytest.mark.parametrize(
+    "claim", [{"better": "base", "worse": "mine"}, {"better": "mine", "worse": "base"}]
+)
 def test_where_less_is_better_the_smallest_number_is_bold(play, claim):
     changes = {"rows": {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}}
     changes |= {"baselines": [], "report": {"seeds": [0, 1, 2, 3, 4]}, "claims": [claim]}
@@ -195,7 +202,12 @@ def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
     def curve(wanted):
         return [(0.0, 0.0), (0.5, {"mine": 0.9, "base": 0.5, "null": 0.4}[wanted.place.row])]
 
-    changes = {**CHANGES, "columns": None, "paper": None, "claims": [{"claim": "mine > base"}]}
+    changes = {
+        **CHANGES,
+        "columns": None,
+        "paper": None,
+        "claims": [{"better": "mine", "worse": "base"}],
+    }
     assert "textbf" not in table_latex(outcome(play(curve, **changes)))
 
 
@@ -221,7 +233,7 @@ def test_a_column_without_any_word_or_number_counts_as_numbers():
 
 
 def test_numbers_that_were_chosen_on_test_are_marked(play):
-    book = play(curve, **CHANGES, select="test")
+    book = play(curve, **{**CHANGES, "report": {"seeds": [0, 1, 2], "select": "test"}})
     text = page_of(book)
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3

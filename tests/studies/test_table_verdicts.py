@@ -18,7 +18,12 @@ ROWS = {
     "base": {"algorithm": "fedavg"},
     "null": {"algorithm": "local", "control": "that prototypes help", "over": "base"},
 }
-ALONE = {"rows": ROWS, "baselines": [], "space": {}, "claims": [{"claim": "mine > base"}]}
+ALONE = {
+    "rows": ROWS,
+    "baselines": [],
+    "space": {},
+    "claims": [{"better": "mine", "worse": "base"}],
+}
 SEEDS = {"seeds": [0, 1, 2, 3]}
 
 
@@ -55,15 +60,20 @@ def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
 
 
 def test_the_other_way_round_it_is_refuted(play):
-    assert verdict(play, claims=[{"claim": "base > mine"}]).verdict == "refuted"
+    assert verdict(play, claims=[{"better": "base", "worse": "mine"}]).verdict == "refuted"
 
 
 def test_a_margin_is_part_of_the_claim(play):
-    found = verdict(play, claims=[{"claim": "mine > base + 1.5"}])
+    found = verdict(play, claims=[{"better": "mine", "worse": "base", "margin": 1.5}])
     assert found.comparison.interval.mean == pytest.approx(0.25)
     assert found.verdict == "undecided"
-    assert verdict(play, claims=[{"claim": "mine > base + 5"}]).verdict == "refuted"
-    assert verdict(play, claims=[{"claim": "mine > base - 1"}]).verdict == "holds"
+    assert (
+        verdict(play, claims=[{"better": "mine", "worse": "base", "margin": 5}]).verdict
+        == "refuted"
+    )
+    assert (
+        verdict(play, claims=[{"better": "mine", "worse": "base", "margin": -1}]).verdict == "holds"
+    )
 
 
 def test_the_page_says_which_test_and_how_many_looks(play):
@@ -78,7 +88,11 @@ def test_the_page_says_which_test_and_how_many_looks(play):
 
 def test_what_could_not_be_answered_was_asked_all_the_same(play):
     """Whether a row fails must not make the others' claims easier."""
-    claims = [{"claim": "mine > base"}, {"claim": "mine > lost"}, {"claim": "base > lost"}]
+    claims = [
+        {"better": "mine", "worse": "base"},
+        {"better": "mine", "worse": "lost"},
+        {"better": "base", "worse": "lost"},
+    ]
     rows = {name: ROWS[name] for name in ("mine", "base")} | {"lost": {"algorithm": "local"}}
     curve = numbers(lost=[None] * 4, **CLEAR)
     found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
@@ -97,9 +111,9 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
         mine_x=[0.5, 0.6], mine_y=[0.7, 0.9], base_x=[0.4, 0.6], base_y=[0.6, 0.7], null=[0.1, 0.1]
     )
     claims = [
-        {"claim": "mine > base"},
-        {"claim": "mine > base", "on": "each"},
-        {"claim": "mine @ y > mine @ x"},
+        {"better": "mine", "worse": "base"},
+        {"better": "mine", "worse": "base", "on": "each"},
+        {"better": "mine @ y", "worse": "mine @ x"},
     ]
     changes = {**ALONE, "report": {"seeds": [0, 1]}, "columns": columns, "claims": claims}
     found = outcome(play(curve, **changes)).asked[:4]
@@ -140,7 +154,10 @@ def test_the_interval_of_equal_differences_agrees_with_their_p(looks, count):
 
 
 def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play):
-    claims = [{"claim": "mine > base + 10"}, {"claim": "base > null + 30"}]
+    claims = [
+        {"better": "mine", "worse": "base", "margin": 10},
+        {"better": "base", "worse": "null", "margin": 30},
+    ]
     curve = numbers(mine=[0.6, 0.7, 0.4], base=[0.5, 0.6, 0.3], null=[0.2, 0.3, 0.1])
     seeds = {"seeds": [0, 1, 2]}
     book = play(curve, **{**ALONE, "claims": claims, "report": seeds})
@@ -179,7 +196,10 @@ def test_a_control_is_two_claims_that_are_corrected_with_the_others(play):
 
 
 def test_a_claim_that_a_control_makes_too_counts_once(play):
-    claims = [{"claim": "mine > base"}, {"claim": "mine > null", "source": "Table 2"}]
+    claims = [
+        {"better": "mine", "worse": "base"},
+        {"better": "mine", "worse": "null", "source": "Table 2"},
+    ]
     _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
     asked = [(claim.question, claim.source) for claim, _ in record.asked]
     assert asked[1:] == [("mine > null", "Table 2"), ("null > mean(mine, base)", "control")]
@@ -274,7 +294,7 @@ def unlike(play, base: dict, **changes) -> list[str]:
     ],
 )
 def test_what_rows_do_not_search_alike_is_said_once_for_each_key(play, base, said):
-    space = {"space": {"lr": {"grid": [0.1, 0.2]}}, "tuning": {"extend": False}}
+    space = {"space": {"lr": {"grid": [0.1, 0.2]}}, "tuning": {"configurations": 2}}
     columns = {"a": {"data.samples": 200}, "b": {"data.samples": 300}}
     notes = unlike(play, base, **space, columns=columns)
     key = "batch_size" if "batch_size" in str(base) else "lr"
@@ -283,7 +303,7 @@ def test_what_rows_do_not_search_alike_is_said_once_for_each_key(play, base, sai
 
 def test_keys_that_are_searched_jointly_are_said_each(play):
     joint = {"lr, batch_size": {"grid": [[0.1, 4], [0.2, 8]]}}
-    tuning = {"extend": False}
+    tuning = {"configurations": 2}
     notes = unlike(
         play, {"space": {"lr": None, **joint}}, space={"lr": {"grid": [0.1]}}, tuning=tuning
     )

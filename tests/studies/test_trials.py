@@ -23,7 +23,7 @@ space:
   algorithm.tau: {grid: [1, 2]}
   data.root: {grid: [pets, flowers]}
 metrics: [accuracy_cm, local_accuracy, accuracy_base, accuracy_novel]
-select: test
+report: {select: test}
 at: final
 scales:
   laptop: {experiment: fedmgp_base_to_novel, set: {workers: 1}, report: {seeds: [0, 1]}}

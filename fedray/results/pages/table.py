@@ -153,10 +153,9 @@ def _caption(record: TableRecord, metric: Metric, *, is_bold: bool) -> str:
     chosen = f"Configuration and best round chosen on {where}"
     if plan.at == "final":
         chosen = f"Numbers of the last round, configuration chosen on {where}"
-    spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
     name = metric_name(metric)
     sentences = [
-        f"{name[:1].upper()}{name[1:]}, mean {spread} {seeds_text(plan.report.seeds)}",
+        f"{name[:1].upper()}{name[1:]}, mean {SPREAD} {seeds_text(plan.report.seeds)}",
         chosen,
         "Bold: better than every other row, each decided by a claim" if is_bold else "",
     ]
@@ -421,7 +420,7 @@ def _panel(record: TableRecord, column: str) -> Plot:
     points = {names[row]: interval for row, interval in found.items() if interval is not None}
     papers = {names[row]: entry for row in names if (entry := plan.paper_of(row, column))}
     title = column if len(plan.columns) > 1 else ""
-    label = f"mean, {100 * plan.confidence:g} % interval, seeds"
+    label = "mean, 95 % interval, seeds"
     series = [Series(points, label, printed=papers)]
     positions = list(names.values())
     return Plot(series, "", metric_name(metric), positions, title, is_share=metric.is_share)
