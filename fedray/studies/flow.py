@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
-from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
+from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
 from fedray.config import Tree, read_plugins
 from fedray.config.plugins import write_copies
 from fedray.results.difference import config_changes
@@ -112,7 +112,6 @@ def carry_out(request: Request) -> Outcome:
     check_first_rung(study.plan, firsts[0])
     check_stored(study)
     print(headline(study), flush=True)
-    say_job()
     if request.only_plan:
         print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
         return Outcome(study, 0)
