@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.base.errors import UserError
+from fedray.base.errors import UserError, named, one_line
 from fedray.base.processors import allowed_cpus
 
 if TYPE_CHECKING:
@@ -170,15 +170,11 @@ def decode_masks(
     for i, (image, mask) in enumerate(zip(images, masks, strict=True)):
         name = str(mask) if isinstance(mask, Path) else f"the mask of {where(i)}"
         found, size = _opened(mask, name), _opened(image, where(i)).size
-        if found.mode not in _INDEXED:
+        if found.mode not in _INDEXED or found.size != size:
             raise UserError(
-                f"{name} has pixels of mode {found.mode}, expected one class id per pixel; save it "
-                "as 8-bit grey or with a palette"
-            )
-        if found.size != size:
-            raise UserError(
-                f"{name} has {found.width}x{found.height} pixels, but its image {where(i)} has "
-                f"{size[0]}x{size[1]}; make them equal"
+                f"{name} has mode {found.mode} and {found.width}x{found.height} pixels, expected "
+                f"one class id per pixel (8-bit grey, or a palette) and {size[0]}x{size[1]} "
+                "pixels, as its image has"
             )
         decoded.append(np.asarray(_fitted(found, options, "nearest")))
     ids = np.stack(decoded)
@@ -201,6 +197,17 @@ def sizes_of(encoded: Iterable[Encoded], where: Callable[[int], str]) -> Counter
     return Counter(_opened(item, where(i)).size for i, item in enumerate(encoded))
 
 
+@contextmanager
+def _decodable(where: str) -> Iterator[None]:
+    """Turn errors of Pillow, whose readers hardly check their input, into a UserError."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(
+            f"{where} cannot be decoded: {one_line(named(error))}; replace or remove it"
+        ) from None
+
+
 def _opened(item: Encoded, where: str) -> Image.Image:
     """Return an image with its pixels, turned as its EXIF orientation says.
 
@@ -209,36 +216,27 @@ def _opened(item: Encoded, where: str) -> Image.Image:
     """
     from PIL import Image, ImageOps
 
-    if isinstance(item, np.ndarray) and item.dtype != np.uint8:
-        raise UserError(f"{where} has pixels of type {item.dtype}, expected uint8 from 0 to 255")
     if isinstance(item, np.ndarray):
+        if item.dtype != np.uint8:
+            raise UserError(f"{where} has pixels of type {item.dtype}, expected uint8, 0 to 255")
         return Image.fromarray(item)
     frames = 1
-    try:
+    with _decodable(where):
         if isinstance(item, Image.Image):
             image = ImageOps.exif_transpose(item)  # a copy
         else:
             with Image.open(BytesIO(item) if isinstance(item, bytes) else item) as image:
                 frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
                 image.load()
-    except Exception as error:  # Pillow's readers hardly check their input
-        raise _undecodable(where, error) from None
-    if frames > 1:
-        raise UserError(f"{where} contains {frames} images, expected one; keep one of them")
-    if image.mode in _DEEP:
+    if frames > 1 or image.mode in _DEEP:
         raise UserError(
-            f"{where} has pixels of mode {image.mode}, more than 8 bits per channel; "
-            "convert it to 8-bit grey or RGB"
+            f"{where} has {frames} images of mode {image.mode}, expected one with 8 bits per "
+            "channel; convert it to 8-bit grey or RGB"
         )
     if image.info.keys() & _EXIF:  # without, Pillow would search in vain; it turns TIFF itself
         with suppress(Exception):  # damaged EXIF says nothing
             ImageOps.exif_transpose(image, in_place=True)
     return image
-
-
-def _undecodable(where: str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return UserError(f"{where} cannot be decoded: {reason}; replace or remove it")
 
 
 def _pixels(
@@ -250,11 +248,9 @@ def _pixels(
     resampling: Resampling,
 ) -> NDArray[np.uint8]:
     """Return the pixels of an image on a white ground, uint8 [channels, H, W], of a size (W, H)."""
-    try:
+    with _decodable(where):
         coloured = _on_white(image).convert("L" if channels == 1 else "RGB")
         fitted = _fitted(coloured, options, resampling)
-    except Exception as error:  # see `_opened`
-        raise _undecodable(where, error) from None
     if fitted.size != size:
         raise UserError(
             f"images differ in size: {where} is {image.width}x{image.height}, the first is "
@@ -291,14 +287,16 @@ def _fitted(
     chosen = Image.Resampling[resampling.upper()]
     if resize in ("squash", "squash_bicubic"):
         return image.resize((size, size), chosen)
-    width, height = image.size
-    shorter, whole = min(width, height), int if resize is None else round
-    if shorter != size:
-        if resize is None:
-            scale = size / shorter
-            width, height = max(size, int(width * scale)), max(size, int(height * scale))
-        else:
-            width, height = (int(size * side / shorter) for side in (width, height))
-        image = image.resize((width, height), chosen)
-    left_edge, top_edge = whole((width - size) / 2), whole((height - size) / 2)
-    return image.crop((left_edge, top_edge, left_edge + size, top_edge + size))
+    shorter = min(image.size)
+
+    def scaled(side: int) -> int:
+        """Return the scaled length of a side, rounded as torchvision does if a filter is named."""
+        if resize is not None:
+            return int(size * side / shorter)
+        return max(size, int(side * (size / shorter)))
+
+    width, height = map(scaled, image.size)
+    image = image.resize((width, height), chosen)
+    whole = int if resize is None else round
+    left, top = whole((width - size) / 2), whole((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -55,23 +55,10 @@ def split_of(name: str, where: Path) -> int | None:
     """
     words = re.split(r"[\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
     stems = (re.sub("(set|data|images|split)$", "", word.lower()) for word in words)
-    splits = {stem: SPLIT_WORDS[stem] for stem in stems if stem in SPLIT_WORDS}
-    if len(set(splits.values())) > 1:
-        raise UserError(
-            f"{where}: the name has words for different splits, {' and '.join(splits)}; rename it, "
-            "so that it says train, validation or test"
-        )
-    return next(iter(splits.values()), None)
-
-
-def with_official_test(origin: int, origins: Iterable[int]) -> int:
-    """Return TEST for VALIDATION if a source has no test split, else the origin itself.
-
-    Args:
-        origin: the split that a file or folder is named after.
-        origins: the splits of the whole source.
-    """
-    return TEST if origin == VALIDATION and TEST not in origins else origin
+    splits = {SPLIT_WORDS[stem] for stem in stems if stem in SPLIT_WORDS}
+    if len(splits) > 1:
+        raise UserError(f"{where}: the name has words for different splits; rename it")
+    return next(iter(splits), None)
 
 
 def folders_of(parent: Path) -> list[Path]:
@@ -98,41 +85,38 @@ def images_in(folder: Path) -> list[Path]:
     return images
 
 
-def split_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return the folders that hold class folders, each with its split; `root` itself is training.
+def is_split(folder: Path) -> bool:
+    """Return True if a folder is named after a split, and holds folders: those of the classes.
 
-    A folder whose name has a word for a split is one if it holds folders, and is called so or holds
-    no images.
+    Images beside these folders are allowed only if its name is the word for the split alone.
+    """
+    if split_of(folder.name, folder) is None or not folders_of(folder):
+        return False
+    return folder.name.lower() in SPLIT_WORDS or not has_images(folder)
+
+
+def split_folders(root: Path) -> list[tuple[int, Path]]:
+    """Return the folders that hold class folders, each with its split; without one, `root`.
 
     Raises:
-        UserError: if test images stand beside classes, where they would be a class.
+        UserError: if there is no class folder, or test images stand beside classes, where they
+            would be a class.
     """
     folders = folders_of(root)
-    named = [(origin, folder) for folder in folders if (origin := _split(folder)) is not None]
-    if named:
-        return sorted(named)
+    if splits := list(filter(is_split, folders)):
+        return sorted((split_of(folder.name, folder) or TRAIN, folder) for folder in splits)
+    if not folders:
+        raise UserError(
+            f"{root} contains no folder of images; expected <class>/<image> or "
+            "train/<class>/<image> below it"
+        )
     for folder in folders:
         if SPLIT_WORDS.get(folder.name.lower(), TRAIN) != TRAIN and len(folders) > 1:
             raise UserError(
                 f"{folder} is named after a split but holds no class folder; expected "
-                f"{root.name}/train/<class>/<image> and {root.name}/{folder.name}/<class>/<image>; "
-                f"rename or move {folder.name} if it is no split"
+                f"{folder.name}/<class>/<image>; rename or move it if it is no split"
             )
     return [(TRAIN, root)]
-
-
-def _split(folder: Path) -> int | None:
-    """Return the split of a folder of class folders; None for another folder."""
-    is_alone = folder.name.lower() in SPLIT_WORDS
-    origin = split_of(folder.name, folder)
-    if origin is None or not folders_of(folder) or (has_images(folder) and not is_alone):
-        return None
-    return origin
-
-
-def is_split(folder: Path) -> bool:
-    """Return True if a folder is named after a split, and holds class folders."""
-    return _split(folder) is not None
 
 
 def files_below(root: Path) -> list[Path]:

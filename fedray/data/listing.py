@@ -1,20 +1,20 @@
-"""The images that a source lists, not decoded yet: choose classes, name them, check domains."""
+"""The images that a source lists, not decoded yet, and which of them a run reads."""
 
 from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedray.base.errors import UserError, nearest, shown
-from fedray.data.decoding import Encoded
+from fedray.data import splits
+from fedray.data.decoding import Encoded, ReadOptions
 from fedray.data.folders import composed
-from fedray.data.imageset import TRAIN, Domains, ImageSet
+from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains
 from fedray.data.known import recognise
 
 _NAMED = 3
@@ -72,64 +72,109 @@ class Listing(NamedTuple):
         return [*self.lists, *(item for item in encoded if isinstance(item, Path))]
 
 
-def understood(listing: Listing, classes: Sequence[str] | None, where: str) -> Listing:
-    """Return the rows of the requested classes, with checked names in the papers' words.
+def select_rows(listing: Listing, options: ReadOptions, root: Path, where: str) -> Listing:
+    """Return the rows that a run reads, with their final labels, splits and domains.
+
+    Names are composed, and those of a known set become the papers' words. Without test images, the
+    validation images are the official test.
 
     Args:
         listing: all rows.
-        classes: the requested classes, in the order of their labels; None for all.
+        options: the requested classes and split.
+        root: the folder that paths in a split file are relative to.
         where: the source and its folder, for messages.
 
     Raises:
-        UserError: if a class name is not allowed, a requested class does not exist, a label is no
-            class, or a domain of a known set has none of the set's classes.
+        UserError: if there is no image, a class has only test images or a name that is not allowed,
+            a requested class does not exist, a label is no class, a split file does not fit, or a
+            domain of a known set has none of the set's classes.
     """
     names = tuple(map(composed, listing.class_names))
     domains = tuple(dict.fromkeys(map(composed, listing.domains)))
     check_names(names, where)
     known = recognise(names, domains)
     words = {name: name for name in names} if known is None else known.words
-    chosen = tuple(dict.fromkeys(words.values()))
-    if classes is not None:
-        wanted = tuple(words.get(composed(name), composed(name)) for name in classes)
-        for missing in (name for name in wanted if name not in chosen):
-            raise UserError(
-                f"{where}: data.classes names '{missing}', which it does not have among its "
-                f"{len(chosen)} classes; correct the spelling.{nearest(missing, sorted(chosen))}"
-            )
-        chosen = wanted
-    labels = {i: chosen.index(words[n]) for i, n in enumerate(names) if words[n] in chosen}
+    chosen = _requested(options.classes, words, where)
+    has_test = any(row.origin == TEST for row in listing.rows)
+    has_masks = any(row.mask is not None for row in listing.rows)
+    if has_masks and options.classes is not None:
+        raise UserError(f"{where}: masks have several classes each; remove data.classes")
     rows, held = list[Row](), defaultdict[str, set[str]](set)
     for row in listing.rows:
-        if classes is not None and row.mask is not None:
-            raise UserError(f"{where}: masks have several classes each; remove data.classes")
-        label, domain = _label(row, len(names)), row.domain and composed(row.domain)
-        held[domain or ""].add(names[label])
-        if label in labels:
-            rows.append(row._replace(label=labels[label], domain=domain))
-    for domain, here in sorted(held.items()) if known is not None and domains else ():
-        if known and not {known.words[name] for name in here} & {*known.data_set.classes}:
+        word = words[names[_label(row, len(names))]]
+        domain = row.domain and composed(row.domain)
+        held[domain or ""].add(word)
+        if word in chosen:
+            is_test = row.origin == VALIDATION and not has_test
+            origin = TEST if is_test else row.origin
+            rows.append(row._replace(label=chosen.index(word), origin=origin, domain=domain))
+    if not rows:
+        raise UserError(f"{where} holds no images")
+    for domain, here in sorted(held.items()) if domains else ():
+        if known is not None and not here & {*known.data_set.classes}:
             raise UserError(
                 f"{where}: the domain {domain} of {known.data_set.title} has none of the classes "
                 f"{some(known.data_set.classes)}; it has {some(sorted(here))}: replace or remove it"
             )
-    _check_spellings([{words[name] for name in here} for here in held.values()], where)
-    return Listing(chosen, rows, domains, listing.lists)
+    _check_spellings(held, where)
+    selected = Listing(chosen, rows, domains, listing.lists)
+    if options.split is not None:
+        return _split(selected, listing.rows, options.split, root)
+    if not has_masks:
+        _check_trained(selected, where)
+    return selected
 
 
-def _check_spellings(held: Sequence[Collection[str]], where: str) -> None:
-    """Refuse a class that domains spell differently, because it would count as two classes.
+def _requested(
+    classes: Sequence[str] | None, words: Mapping[str, str], where: str
+) -> tuple[str, ...]:
+    """Return the class names in the order of their labels."""
+    present = tuple(dict.fromkeys(words.values()))
+    if classes is None:
+        return present
+    chosen = tuple(words.get(composed(name), composed(name)) for name in classes)
+    for missing in (name for name in chosen if name not in present):
+        raise UserError(
+            f"{where}: data.classes names '{missing}', which it does not have among its "
+            f"{len(present)} classes; correct the spelling.{nearest(missing, sorted(present))}"
+        )
+    return chosen
 
-    Args:
-        held: the classes of each domain.
-        where: the source and its folder, for messages.
-    """
+
+def _split(listing: Listing, everything: Sequence[Row], split: str, root: Path) -> Listing:
+    """Return a listing with the splits of a split file, which may list the unchosen rows, too."""
+
+    def path(row: Row) -> str:
+        found = row.name(root) if isinstance(row.image, Path) else row.path
+        if found is None:
+            raise UserError(f"data.split: {row.name(root)} has no path; remove data.split")
+        return found
+
+    files = splits.split_files(root, split)
+    origins = splits.origins(files, [path(row) for row in listing.rows], map(path, everything))
+    rows = [row._replace(origin=o) for row, o in zip(listing.rows, origins, strict=True)]
+    return listing._replace(rows=rows, lists=(*listing.lists, *files))
+
+
+def _check_spellings(held: Mapping[str, set[str]], where: str) -> None:
+    """Refuse a class that domains spell differently, because it would count as two classes."""
     spellings = defaultdict[str, set[str]](set)
-    for name in chain(*held):
+    for name in set[str]().union(*held.values()):
         spellings[name.casefold()].add(name)
     for same in spellings.values():
-        if len(same) > 1 and not any(len(same.intersection(here)) > 1 for here in held):
+        if len(same) > 1 and not any(len(same & here) > 1 for here in held.values()):
             raise UserError(f"{where}: {some(sorted(same))} differ in capitals alone; rename them")
+
+
+def _check_trained(listing: Listing, where: str) -> None:
+    """Refuse classes that have images, but none to train on; their folders are often no classes."""
+    trained = {row.label for row in listing.rows if row.origin == TRAIN}
+    left = sorted({row.label for row in listing.rows} - trained)
+    if left:
+        raise UserError(
+            f"{where}: {some([listing.class_names[c] for c in left])}: only test images, no image "
+            "to train on; are these classes?"
+        )
 
 
 def _label(row: Row, classes: int) -> int:
@@ -146,38 +191,24 @@ def _label(row: Row, classes: int) -> int:
     return label
 
 
-def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
-    """Return the domains of rows; None if no row has one.
-
-    Args:
-        rows: n rows.
-        names: the domain names in their order, of which some may have no row; empty means the
-            names in the rows, sorted.
+def domains_of(listing: Listing) -> Domains | None:
+    """Return the domains of the rows; None if no row has one.
 
     Raises:
-        UserError: if only some rows have a domain, or if there are too many domains.
+        UserError: if only some rows have a domain.
     """
-    present = {row.domain for row in rows if row.domain}
-    ordered = [name for name in names if name in present] or sorted(present)
+    present = {row.domain for row in listing.rows if row.domain}
+    ordered = [name for name in listing.domains if name in present] or sorted(present)
     if not ordered:
         return None
-    for row in (row for row in rows if not row.domain):
+    for row in (row for row in listing.rows if not row.domain):
         raise UserError(
             f"{row.name()} has no domain, but others have one ({ordered[0]}, ...); give every "
             "image a domain, or none"
         )
     position: dict[str | None, int] = {name: i for i, name in enumerate(ordered)}
-    return Domains(tuple(ordered), np.array([position[row.domain] for row in rows], np.int16))
-
-
-def check_trained(images: ImageSet, where: str) -> None:
-    """Refuse classes that have images, but none to train on; their folders are often no classes."""
-    trained = set(images.labels[images.origin == TRAIN].tolist())
-    left = [images.class_names[c] for c in np.unique(images.labels).tolist() if c not in trained]
-    if left:
-        raise UserError(
-            f"{where}: {some(left)}: only test images, no image to train on; are these classes?"
-        )
+    ids = np.array([position[row.domain] for row in listing.rows], np.int16)
+    return Domains(tuple(ordered), ids)
 
 
 def check_names(names: Sequence[str], where: str) -> None:

@@ -15,17 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, Discriminator, Tag
+from pydantic import BaseModel
 
 from fedray.base.errors import UserError
 from fedray.data.folders import composed
 from fedray.data.imageset import TEST, TRAIN
 from fedray.storage.files import read_text, read_typed
 
+LISTS = "lists"
+"""The value of `data.split` for the lists beside the images."""
+_LIST = re.compile(r"(.+)_(train|test)\.(pkl|txt)")
 _EXPECTED = (
     "expected the lists `train` and `test`, once or for every domain, for example "
     '{"train": ["a.jpg", ...], "test": ["b.jpg", ...]}'
@@ -37,22 +38,6 @@ class _Lists(BaseModel, extra="forbid"):
 
     train: list[str]
     test: list[str]
-
-
-def _layout(content: Any) -> str:
-    is_alone = isinstance(content, dict) and ("train" in content or "test" in content)
-    return "alone" if is_alone else "by domain"
-
-
-_Split = Annotated[
-    Annotated[_Lists, Tag("alone")] | Annotated[dict[str, _Lists], Tag("by domain")],
-    Discriminator(_layout),
-]
-
-
-LISTS = "lists"
-"""The value of `data.split` for the lists beside the images."""
-_LIST = re.compile(r"(.+)_(train|test)\.(pkl|txt)")
 
 
 def split_files(root: Path, split: str) -> list[Path]:
@@ -73,12 +58,12 @@ def _lists(root: Path) -> list[Path]:
     named = [path for path in sorted(root.iterdir()) if _LIST.fullmatch(path.name)]
     chosen = [path for path in named if path.suffix == ".pkl"] or named
     stems = {path.stem for path in chosen}
-    domains = {stem.rpartition("_")[0] for stem in stems}
+    domains = {stem.rpartition("_")[0] for stem in stems} or {"<domain>"}
     needed = {f"{domain}_{part}" for domain in domains for part in ("train", "test")}
-    if missing := sorted(needed - stems) or ([] if stems else ["<domain>_train.pkl or .txt"]):
+    for missing in sorted(needed - stems):
         raise UserError(
-            f"data.split=lists: {missing[0]} is missing in data.root={root}; add the lists of the "
-            "set, or set data.split to a JSON file or to null"
+            f"data.split=lists: {missing}.pkl or .txt is missing in data.root={root}; add the "
+            "lists of the set, or set data.split to a JSON file or to null"
         )
     return chosen
 
@@ -98,48 +83,45 @@ class _Texts(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
 
-def _listed(file: Path, known: set[str]) -> Iterator[str]:
-    """Yield the paths that a list names; a leading folder that the data do not have is dropped."""
+def _listed(file: Path) -> list[str]:
+    """Return the paths that a list names."""
     if file.suffix == ".txt":
         lines = read_text(file, "data.split: the list", 1 << 28).splitlines()
-        listed = [re.sub(r"\s+\d+\s*$", "", line) for line in lines if line.strip()]
-    else:
-        try:
-            with file.open("rb") as opened:
-                paths, *_ = _Texts(opened, encoding="latin1").load()
-            listed = [str(path) for path in paths]
-        except Exception as error:  # damaged pickles raise anything
-            raise UserError(
-                f"data.split: {file} is not a list of FedBN's, paths and labels ({error})"
-            ) from None
-    for path in map(composed, listed):
-        rest = path.partition("/")[2]
-        yield rest if rest in known else path
+        return [re.sub(r"\s+\d+\s*$", "", line) for line in lines if line.strip()]
+    try:
+        with file.open("rb") as opened:
+            paths, *_ = _Texts(opened, encoding="latin1").load()
+        return [str(path) for path in paths]
+    except Exception as error:  # damaged pickles raise anything
+        raise UserError(
+            f"data.split: {file} is not a list of FedBN's, paths and labels ({error})"
+        ) from None
 
 
-def _parts(files: Sequence[Path], known: set[str]) -> Iterator[tuple[str, int]]:
+def _parts(files: Sequence[Path]) -> Iterator[tuple[str, int]]:
     """Yield each path in a split file, or in lists, with its part of the split."""
     if len(files) > 1:
         for file in files:
             origin = TRAIN if file.stem.endswith("_train") else TEST
-            yield from ((path, origin) for path in _listed(file, known))
+            yield from ((path, origin) for path in _listed(file))
         return
-    content: Any = read_typed(files[0], _Split, "data.split: the file", _EXPECTED)
-    for lists in [content] if isinstance(content, _Lists) else content.values():
-        yield from ((composed(path), TRAIN) for path in lists.train)
-        yield from ((composed(path), TEST) for path in lists.test)
+    what = "data.split: the file"
+    content = read_typed(files[0], dict[str, Any], what, _EXPECTED)
+    one = _Lists if {"train", "test"} & content.keys() else dict[str, _Lists]
+    read: Any = read_typed(files[0], one, what, _EXPECTED)
+    for lists in [read] if isinstance(read, _Lists) else read.values():
+        yield from ((path, TRAIN) for path in lists.train)
+        yield from ((path, TEST) for path in lists.test)
 
 
-def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -> NDArray[np.int8]:
-    """Return each image's part of the split.
+def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -> list[int]:
+    """Return each image's part of the split, TRAIN or TEST.
 
     Args:
-        files: what `split_files` returns.
+        files: what `split_files` returns; a leading folder of their paths that the data do not
+            have is dropped.
         paths: the paths of n images.
         known: the paths of all images of the data, which the file may list, too.
-
-    Returns:
-        int8 [n], TRAIN or TEST.
 
     Raises:
         UserError: if the file has another format, or does not list each path exactly once.
@@ -147,23 +129,22 @@ def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -
     paths, known = [composed(path) for path in paths], set(map(composed, known))
     file = f"data.split: {files[0]}" if len(files) == 1 else f"data.split: one of {files[0]}, ..."
     part: dict[str, int] = {}
-    for path, origin in _parts(files, known):
+    for name, origin in _parts(files):
+        path = composed(name)
+        if path not in known and (below := path.partition("/")[2]) in known:
+            path = below
         if path in part:
             raise UserError(f"{file} lists '{path}' twice; remove one of them")
         part[path] = origin
-    counts = Counter(paths)
-    if twice := [path for path, count in counts.items() if count > 1]:
-        raise UserError(
-            f"{file} cannot distinguish the {counts[twice[0]]} images of the data with the path "
-            f"'{twice[0]}'; remove data.split"
-        )
-    for unmatched, problem in (
-        (part.keys() - known, "that the data does not have"),
-        (counts.keys() - part.keys(), "missing"),
-    ):
-        if unmatched:
+    wrong = {
+        "that the data does not have": part.keys() - known,
+        "missing": set(paths) - part.keys(),
+        "that several images of the data have": {p for p, n in Counter(paths).items() if n > 1},
+    }
+    for problem, some in wrong.items():
+        if some:
             raise UserError(
-                f"{file} does not fit the data: {len(unmatched)} like '{min(unmatched)}' {problem} "
-                f"(the data has '{min(counts)}', ...); correct the file or remove data.split"
+                f"{file} does not fit the data: {len(some)} like '{min(some)}' {problem} (the data "
+                f"has '{min(paths)}', ...); correct the file or remove data.split"
             )
-    return np.array([part[path] for path in paths], np.int8)
+    return [part[path] for path in paths]

@@ -207,12 +207,12 @@ class Rows(Source):
 @pytest.mark.parametrize("label", ["dog", 0.5, np.array([1]), None, 2, -1])
 def test_a_label_that_is_no_position_is_refused_with_its_row(tmp_path, label):
     with pytest.raises(UserError, match="row 1 has the label"):
-        Rows(label=label).read(tmp_path, ReadOptions())
+        Rows(label=label).load(tmp_path, ReadOptions())
 
 
 @pytest.mark.parametrize("label", [1, np.int32(1), np.array(1), torch.tensor(1)])
 def test_whole_numbers_of_any_type_are_labels(tmp_path, label):
-    assert Rows(label=label).read(tmp_path, ReadOptions()).labels.tolist() == [0, 1]
+    assert Rows(label=label).load(tmp_path, ReadOptions()).labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

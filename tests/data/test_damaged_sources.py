@@ -281,7 +281,7 @@ MASKS: list[Row] = [
     (lambda root: (root / "y").symlink_to("gone"), "y"),
     (at("x/train/masks", shutil.rmtree), "masks"),
     (lambda root: (root / "x/train").rename(root / "x/learn"), "x/learn"),
-    (lambda root: (root / "x").rename(root / ".x"), "data.root"),
+    (lambda root: (root / "x").rename(root / ".x"), "holds no images"),
 ]
 COOP: list[Row] = [
     (at(SPLIT, content("<html>")), SPLIT),
@@ -294,7 +294,7 @@ COOP: list[Row] = [
     (added("test", ["a.png", -1, "cat"]), "test.2.1"),
     (added("test", "a.png"), "test.2"),
     (added("test", ["cat0.png", 0, "cat"]), SPLIT),
-    (rewritten(lambda split: split["test"][0].__setitem__(2, "golf")), "golf"),
+    (rewritten(lambda split: split["test"][0].__setitem__(2, "golf")), SPLIT),
     *[
         (
             rewritten(lambda split, n=n: [part[1].__setitem__(1, n) for part in split.values()]),
@@ -302,14 +302,14 @@ COOP: list[Row] = [
         )
         for n in (2, 10**30)
     ],
-    (rewritten(lambda split: [part.clear() for part in split.values()]), SPLIT),
+    (rewritten(lambda split: [part.clear() for part in split.values()]), "no images"),
     (added("test", ["gone.png", 1, "dog"]), "gone.png"),
     (rewritten(one_name_twice), "'guinea pig'"),
     (at("images/cat0.png", pipe), "cat0.png"),
 ]
 AIRCRAFT: list[Row] = [
     (at("variants.txt", content(b"caf\xe9\n")), "variants.txt"),
-    (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "labels"),
+    (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "variants.txt"),
     (at("variants.txt", pipe), "variants.txt"),
     (at("images_variant_val.txt", content("10 Concorde\n")), "images_variant_val.txt"),
     (at("images_variant_val.txt", missing), "images_variant_val.txt"),
@@ -472,9 +472,9 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path, cache, monk
     kind = sources.get("image_folder")
     read = kind.read
 
-    def meddled(self, root, *options):
-        found = read(self, root, *options)
-        (root / "cat" / "1.png").write_bytes(encoded("BMP"))
+    def meddled(self, *of):
+        found = read(self, *of)
+        (tmp_path / "cat" / "1.png").write_bytes(encoded("BMP"))
         return found
 
     monkeypatch.setattr(kind, "read", meddled)

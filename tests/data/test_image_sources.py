@@ -193,15 +193,13 @@ def test_a_split_file_replaces_the_official_one(tmp_path):
 
 
 def test_a_split_needs_unique_paths_of_images(tmp_path):
-    with pytest.raises(UserError, match=r"digit 0 has no path; remove data.split"):
-        load_images("digits", options=ReadOptions(split="split.json"))
     write_names(tmp_path)
     write_parquet(tmp_path / "train.parquet", two(), [0, 1])
     with pytest.raises(UserError, match=r"data.split=../split.json is not a file below data.root"):
         load_images("parquet", tmp_path, ReadOptions(split="../split.json"))
     write_split(tmp_path, {"train": ["0.png", "1.png"], "test": []})
     write_parquet(tmp_path / "test.parquet", two(), [0, 1])
-    with pytest.raises(UserError, match=r"the 2 images of .* the path '0.png'"):
+    with pytest.raises(UserError, match=r"2 like '0.png' that several images"):
         load_images("parquet", tmp_path, ReadOptions(split="split.json"))
     for image in (pa.array([encode(filled(1))]), pa.array([{"bytes": encode(filled(1))}])):
         pq.write_table(pa.table({"image": image, "label": [0]}), tmp_path / "test.parquet")

@@ -12,7 +12,6 @@ from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST, TRAIN, ImageSet, dominant_classes
 from fedray.data.sources.shapes import Shapes
-from fedray.storage.files import cache_folder
 
 # --- image sets ----------------------------------------------------------------------------------
 
@@ -49,7 +48,9 @@ def test_masks_are_part_of_what_identifies_images():
 
 def test_shapes_are_always_the_same_and_drawn_once(monkeypatch):
     first = load_images("shapes")
-    again = Shapes().read(cache_folder(), ReadOptions())
+    shapes, options = Shapes(), ReadOptions()
+    root = shapes.find_root(None, download=False)
+    again = shapes.read(shapes.chosen(root, options), options)
     assert first.sha256 == again.sha256
     monkeypatch.setattr(Shapes, "read", None)
     mapped = load_images("shapes")

@@ -127,7 +127,7 @@ def test_prompts_read_their_features(assemble):
         ),
         (
             {"data.public": {"name": "source", "source": "parquet", "root": "/not/here"}},
-            "data.public.source=parquet: data.root=/not/here is not a folder",
+            "data.public.source=parquet: .*data.root=/not/here is not a folder",
         ),
         (
             {"data.public.labelled": False},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,8 @@ import numpy as np
 
 from fedray.base.errors import UserError
 from fedray.config import Component, Entry, component, content_of, files_of
-from fedray.data import splits
+from fedray.config.plugins import plugin_of
+from fedray.config.registry import Registry, version_of
 from fedray.data.cache import image_set, images_key, save_images
 from fedray.data.decoding import (
     AS_STORED,
@@ -26,9 +27,8 @@ from fedray.data.decoding import (
 from fedray.data.folders import unread
 from fedray.data.imageset import ImageSet, dominant_classes
 from fedray.data.known import known_sets, recognise, spellings
-from fedray.data.listing import Listing, Row, check_trained, domains_of, understood
-from fedray.plugins import plugin_of
-from fedray.registry import Registry, version_of
+from fedray.data.listing import Listing, Row, domains_of, select_rows
+from fedray.data.splits import split_files
 from fedray.storage.cache import Arrays, kept_arrays
 
 
@@ -59,13 +59,13 @@ class Source(Entry, ABC):
             UserError: if files are missing or invalid; the message says which, and what to do.
         """
 
-    def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every file that is read; by default, those of the rows of the chosen classes.
+    def files(self, root: Path, options: ReadOptions) -> list[Path] | None:
+        """Return every file that is read; None: those of the rows of the chosen classes.
 
         A source whose rows are not files overrides this method. Images are decoded again if the
         name, size or time of one of the files has changed.
         """
-        return self.chosen(root, options).files
+        return None
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must exist.
@@ -73,11 +73,10 @@ class Source(Entry, ABC):
         Raises:
             UserError: if the folder does not exist.
         """
-        if root is None:
-            raise UserError(f"data.source={self.name} needs a folder: set data.root")
-        if not root.is_dir():
+        if root is None or not root.is_dir():
             raise UserError(
-                f"data.root={root} is not a folder; set data.root to the folder of the data"
+                f"data.source={self.name}: data.root={root} is not a folder; set data.root to the "
+                "folder of the data"
             )
         return root
 
@@ -90,78 +89,76 @@ class Source(Entry, ABC):
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the rows of the requested classes.
-
-        Raises:
-            UserError: if a requested class does not exist, or a class name is not allowed.
-        """
-        return understood(self.listing(root, options), options.classes, self._where(root))
+        """Return the rows that a run reads (see `listing.select_rows`)."""
+        return select_rows(self.listing(root, options), options, root, self._where(root))
 
     def _where(self, root: Path) -> str:
-        return f"data.source={self.name}: {root}"
+        return f"data.source={self.name}" + (f": {root}" if self.reads_folder else "")
 
-    def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
-        """Decode the rows of the requested classes.
+    def read(
+        self, listing: Listing, options: ReadOptions, allocate: Allocate = in_memory
+    ) -> ImageSet:
+        """Decode the rows of a listing.
 
         Args:
-            root: the folder from `find_root`.
-            options: which rows to read, and how to decode them.
+            listing: what `chosen` returns.
+            options: how to decode them.
             allocate: returns the array for the pixels.
 
         Raises:
-            UserError: if there are no rows, or one is invalid.
+            UserError: if a row is invalid.
         """
-        listing, where = self.chosen(root, options), self._where(root)
-        rows, names = listing.rows, listing.class_names
-        if not rows:
-            raise UserError(f"{where} holds no images")
-        origin = np.array([row.origin for row in rows], np.int8)
-        if options.split is not None:
-            every = rows if options.classes is None else self.listing(root, options).rows
-            paths, known = self._paths(root, rows), self._paths(root, every)
-            origin = splits.origins(splits.split_files(root, options.split), paths, known)
-        domains, encoded = domains_of(rows, listing.domains), [row.image for row in rows]
+        rows, classes = listing.rows, len(listing.class_names)
+        encoded = [row.image for row in rows]
 
         def name(i: int) -> str:
             return rows[i].name()
 
+        domains = domains_of(listing)
         pixels = decode(encoded, name, options, resampling=self.resampling, allocate=allocate)
         labels, masks = np.array([row.label for row in rows], np.int64), None
+        origin = np.array([row.origin for row in rows], np.int8)
         if found := [row.mask for row in rows if row.mask is not None]:
-            masks = decode_masks(encoded, found, name, options, classes=len(names))
-            labels = dominant_classes(masks, len(names))
-        images = ImageSet(self.name, pixels, labels, names, origin, domains, masks)
-        if masks is None and options.split is None:
-            check_trained(images, where)
-        return images
+            masks = decode_masks(encoded, found, name, options, classes=classes)
+            labels = dominant_classes(masks, classes)
+        return ImageSet(self.name, pixels, labels, listing.class_names, origin, domains, masks)
 
-    def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
-        """Return the images' paths as a split file writes them."""
-        paths = []
-        for row in rows:
-            path = row.name(root) if isinstance(row.image, Path) else row.path
-            if path is None:
-                raise UserError(f"data.split: {row.name(root)} has no path; remove data.split")
-            paths.append(path)
-        return paths
+    def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
+        """Load the images; `load_images` describes the arguments."""
+        try:
+            root = self.find_root(root, download=download)
+            files: Sequence[Path] = ()
+            if self.kept:
+                images, files = self._kept(root, options)
+            else:
+                images = self.read(self.chosen(root, options), options)
+            left = unread(root, files) if self.reads_folder else ""
+            return replace(images, about=f"{self._where(root)}: {_summary(images, left)}")
+        except OSError as error:
+            path = error.filename or root
+            raise UserError(
+                f"data.source={self.name}: {path} cannot be read: {error.strerror or error}; "
+                "correct or remove it"
+            ) from None
 
-    def _files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return all files that are read, with those of the split."""
-        split = options.split
-        given = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
-        files = [*given, *self.files(root, options)]
-        if split == splits.LISTS:  # later, because a domain without images is worse
-            files += splits.split_files(root, split)
-        return files
-
-    def _kept(self, root: Path, options: ReadOptions, files: Sequence[Path]) -> ImageSet:
-        """Return the images from the node's cache; decode them if they are not in it."""
+    def _kept(self, root: Path, options: ReadOptions) -> tuple[ImageSet, Sequence[Path]]:
+        """Return the images from the node's cache, decoded if they are not in it, and all files."""
+        files, listing = self.files(root, options), None
+        if files is None:
+            listing = self.chosen(root, options)
+            files = listing.files
+        elif options.split is not None:
+            files = [*files, *split_files(root, options.split)]
         code = version_of(type(self)), plugin_of(type(self))
         contents = list(map(content_of, files_of(self).values()))
         facts = self.model_dump(mode="json"), asdict(options), spellings(), *code, *contents
+        key = images_key(root, files, *facts)
 
         def make(making: Arrays) -> None:
-            images = self.read(root, options, lambda shape: making.allocate("images", shape, "u1"))
+            chosen = listing or self.chosen(root, options)
+            images = self.read(
+                chosen, options, lambda shape: making.allocate("images", shape, "u1")
+            )
             if images_key(root, files, *facts) != key:
                 raise UserError(
                     f"data.source={self.name}: the files in {root} changed while they were read; "
@@ -169,25 +166,8 @@ class Source(Entry, ABC):
                 )
             save_images(images, making)
 
-        key = images_key(root, files, *facts)
-        return image_set(kept_arrays("images", f"{self.name}-{key}", "decoded images", make))
-
-    def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
-        """Load the images; `load_images` describes the arguments."""
-        try:
-            root = self.find_root(root, download=download)
-            files = self._files(root, options) if self.kept else []
-            images = self._kept(root, options, files) if self.kept else self.read(root, options)
-            where, left = f"data.source={self.name}", ""
-            if self.reads_folder:
-                where, left = self._where(root), unread(root, files)
-            return replace(images, about=f"{where}: {_summary(images, left)}")
-        except OSError as error:
-            path = error.filename or root
-            raise UserError(
-                f"data.source={self.name}: {path} cannot be read: {error.strerror or error}; "
-                "correct or remove it"
-            ) from None
+        name = f"{self.name}-{key}"
+        return image_set(kept_arrays("images", name, "decoded images", make)), files
 
 
 def _summary(images: ImageSet, left: str) -> str:

@@ -59,25 +59,31 @@ class CoOp(Source):
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images: those of train, then val, then test."""
         layout = _layout(root)
-        lists = _lists(root, layout)
+        is_aircraft = layout.split == _AIRCRAFT[0]
+        lists = [
+            root / name
+            for name in (("variants.txt", *_AIRCRAFT) if is_aircraft else (layout.split,))
+        ]
         for file in lists:
             if not file.is_file():
                 raise UserError(f"data.source=coop: {file} is missing{self.get_hint(root)}")
-        entries = list(_zhou(*lists) if len(lists) == 1 else _aircraft(*lists))
-        paths = [root / layout.images / path for path, *_ in entries]
-        missing = [path for path in paths if not path.is_file()]
-        if missing:
+        entries = list(_aircraft(*lists) if is_aircraft else _zhou(*lists))
+        rows = [Row(root / layout.images / path, label, part) for path, label, _, part in entries]
+        paths = {row.image for row in rows if isinstance(row.image, Path)}
+        if missing := [path for path in paths if not path.is_file()]:
             raise UserError(
-                f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(paths)} "
+                f"data.source=coop: {min(missing)} and {len(missing) - 1} more of the {len(paths)} "
                 f"images in the split of {layout.name} are missing{self.get_hint(root)}"
             )
-        if len(set(paths)) < len(paths):
-            raise UserError(f"{lists[0]} names an image twice; replace it")
-        rows = [
-            Row(path, label, origin)
-            for path, (_, label, _, origin) in zip(paths, entries, strict=True)
-        ]
-        return Listing(_class_names(entries, lists[0]), rows, lists=tuple(lists))
+        names = {label: name for _, label, name, _ in entries}
+        is_one_to_one = all(names[label] == name for _, label, name, _ in entries)
+        if len(paths) < len(rows) or not is_one_to_one or sorted(names) != list(range(len(names))):
+            raise UserError(
+                f"{lists[0]} names an image twice, or a label of {len(names)} twice or not at all; "
+                "replace it"
+            )
+        words = tuple(names[label].replace("_", " ") for label in sorted(names))
+        return Listing(words, rows, lists=tuple(lists))
 
 
 def _layouts() -> dict[str, CoOpLayout]:
@@ -94,21 +100,17 @@ def is_coop(root: Path) -> bool:
 
 def _layout(root: Path) -> CoOpLayout:
     """Return the layout of the set that `root` holds, or that its name promises."""
-    found = [layout for layout in _layouts().values() if (root / layout.split).is_file()]
-    found = found or [layout for folder, layout in _layouts().items() if folder == root.name]
+    layouts = _layouts()
+    found = [layout for layout in layouts.values() if (root / layout.split).is_file()]
+    if not found and root.name in layouts:
+        found = [layouts[root.name]]
     if len(found) != 1:
         raise UserError(
             f"data.source=coop: data.root={root} holds {len(found)} of CoOp's data sets; expected "
-            f"the folder of one, such as {', '.join(_layouts())} with split_zhou_<Name>.json "
+            f"the folder of one, such as {', '.join(layouts)} with split_zhou_<Name>.json "
             "(fgvc_aircraft: images_variant_train.txt)"
         )
     return found[0]
-
-
-def _lists(root: Path, layout: CoOpLayout) -> list[Path]:
-    """Return the files that list the images and their classes."""
-    names = ("variants.txt", *_AIRCRAFT) if layout.split == _AIRCRAFT[0] else (layout.split,)
-    return [root / name for name in names]
 
 
 def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
@@ -123,31 +125,14 @@ def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
 
 def _aircraft(variants: Path, *lists: Path) -> Iterator[tuple[str, int, str, int]]:
     """Read FGVCAircraft's official lists, with lines such as "1025794 707-320"."""
-    names = _lines(variants)
-    labels = {name.strip(): i for i, name in enumerate(names)}
+    labels = {name: i for i, name in enumerate(_lines(variants))}
     for file, origin in zip(lists, _ORIGINS.values(), strict=True):
         for line in _lines(file):
-            image, _, name = line.strip().partition(" ")
+            image, _, name = line.partition(" ")
             if name not in labels:
                 raise UserError(f"{file}: '{line}' names a variant that {variants} does not have")
             yield f"{image}.jpg", labels[name], name, origin
 
 
 def _lines(file: Path) -> list[str]:
-    return read_text(file, "the list", 1 << 28).splitlines()
-
-
-def _class_names(entries: list[tuple[str, int, str, int]], file: Path) -> tuple[str, ...]:
-    """Return the names of the labels 0 to C - 1."""
-    names: dict[int, str] = {}
-    for _, label, name, _ in entries:
-        if names.setdefault(label, name) != name:
-            raise UserError(
-                f"{file} names class {label} both '{names[label]}' and '{name}'; replace it"
-            )
-    if sorted(names) != list(range(len(names))) or not names:
-        raise UserError(
-            f"{file} has {len(names)} labels up to {max(names, default=-1)}; expected 0, 1, 2, ..."
-            " without a gap: replace it"
-        )
-    return tuple(names[label].replace("_", " ") for label in range(len(names)))
+    return [line.strip() for line in read_text(file, "the list", 1 << 28).splitlines()]

@@ -6,14 +6,7 @@ from pathlib import Path
 
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
-from fedray.data.folders import (
-    composed,
-    folders_of,
-    images_in,
-    is_split,
-    split_folders,
-    with_official_test,
-)
+from fedray.data.folders import composed, folders_of, images_in, is_split, split_folders
 from fedray.data.sources import Listing, Row, Source, sources
 
 
@@ -50,10 +43,6 @@ class DomainFolder(Source):
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images, ordered by domain, split, class and name."""
         folders = folders_of(root)
-        if not folders:
-            raise UserError(
-                f"data.root={root} contains no folder; expected <domain>/<class>/<image>"
-            )
         for folder in filter(is_split, folders):
             raise UserError(
                 f"{folder} is named after a split, not after a domain; set "
@@ -64,29 +53,14 @@ class DomainFolder(Source):
 
 def _listing(domains: list[tuple[str | None, Path]]) -> Listing:
     """Return the images of class folders, each with its domain."""
-    splits = [(domain, *split) for domain, root in domains for split in _splits(root)]
     images = [
         (path, composed(folder.name), origin, domain)
-        for domain, origin, split in splits
+        for domain, root in domains
+        for origin, split in split_folders(root)
         for folder in folders_of(split)
         for path in images_in(folder)
     ]
     names = tuple(sorted({name for _, name, _, _ in images}))
     label = {name: i for i, name in enumerate(names)}
-    origins = {origin for _, origin, _ in splits}
-    rows = [
-        Row(path, label[name], with_official_test(origin, origins), domain)
-        for path, name, origin, domain in images
-    ]
+    rows = [Row(path, label[name], origin, domain) for path, name, origin, domain in images]
     return Listing(names, rows, tuple(sorted(domain for domain, _ in domains if domain)))
-
-
-def _splits(root: Path) -> list[tuple[int, Path]]:
-    """Return each split with its folder of class folders."""
-    splits = split_folders(root)
-    if not any(folders_of(folder) for _, folder in splits):
-        raise UserError(
-            f"{root} contains no folder of images; expected <class>/<image> or "
-            "train/<class>/<image> below it"
-        )
-    return splits

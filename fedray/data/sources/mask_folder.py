@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
-from fedray.data.folders import folders_of, images_in, split_of, with_official_test
+from fedray.data.folders import folders_of, images_in, split_of
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import read_typed
 
@@ -34,19 +34,12 @@ class MaskFolder(Source):
         """Return all images with their masks, ordered by domain, split and name."""
         listed = root / "classes.json"
         names = tuple(read_typed(listed, _Names, "the file", _EXPECTED))
-        folders = (split for domain in folders_of(root) for split in folders_of(domain))
-        splits = [(_origin(split), split) for split in folders]
-        origins = {origin for origin, _ in splits}
         rows = [
-            Row(image, 0, with_official_test(origin, origins), split.parent.name, mask)
-            for origin, split in splits
+            Row(image, 0, _origin(split), domain.name, mask)
+            for domain in folders_of(root)
+            for split in folders_of(domain)
             for image, mask in _pairs(split)
         ]
-        if not rows:
-            raise UserError(
-                f"data.root={root} contains no images with masks; expected classes.json, "
-                "<domain>/train/images/*.png and <domain>/train/masks/*.png below it"
-            )
         return Listing(names, rows, lists=(listed,))
 
 
@@ -63,12 +56,8 @@ def _origin(split: Path) -> int:
 
 def _pairs(split: Path) -> Iterator[tuple[Path, Path]]:
     """Yield every image of a split with its mask."""
-    images, masks = split / "images", split / "masks"
-    for folder in (images, masks):
-        if not folder.is_dir():
-            raise UserError(f"{folder} is missing; a split has the folders images and masks")
-    for image in images_in(images):
-        mask = masks / f"{image.stem}.png"
+    for image in images_in(split / "images"):
+        mask = split / "masks" / f"{image.stem}.png"
         if not mask.is_file():
             raise UserError(f"{image} has no mask {mask}; add it or remove the image")
         yield image, mask

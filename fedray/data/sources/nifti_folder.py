@@ -79,9 +79,8 @@ class NiftiFolder(Source):
         test_count = max(1, round(len(names) * self.test_fraction))
         if test_count >= len(names):
             raise UserError(
-                f"data.source=nifti_folder: {site} has {len(names)} patients, of which "
-                f"data.source.test_fraction={self.test_fraction:g} takes {test_count} for "
-                "testing; training and testing need at least one each"
+                f"data.source.test_fraction={self.test_fraction:g} takes all {len(names)} patients "
+                f"of {site} for testing; training needs at least one"
             )
         random = Streams(self.seed).numpy(f"patients/{site}")
         return {names[i] for i in random.permutation(len(names))[:test_count]}
@@ -89,20 +88,11 @@ class NiftiFolder(Source):
     def _slices(self, case: _Case) -> Iterator[Row]:
         """Yield every selected slice, from the lowest one up, without its split."""
         (volume, place), (mask, mask_place) = _read(case.volume), _read(case.mask)
-        if volume.shape != mask.shape:
+        fits = volume.shape == mask.shape and _shift(place, mask_place, mask.shape) <= _MOST_SHIFT
+        if not fits or np.abs(mask - np.rint(mask)).max() > _MOST_ROUNDING:
             raise UserError(
-                f"{case.mask} has {_size(mask)} voxels, but its volume {case.volume} has "
-                f"{_size(volume)}; make them equal"
-            )
-        if _shift(place, mask_place, volume.shape) > _MOST_SHIFT:
-            raise UserError(
-                f"{case.mask} lies at another place or orientation than its volume {case.volume} "
-                "(their affines differ); save it with the affine of the volume"
-            )
-        if np.abs(mask - np.rint(mask)).max() > _MOST_ROUNDING:
-            raise UserError(
-                f"{case.mask} has values that are no whole numbers, such as probabilities; save "
-                "it with one label a voxel, 0 for the background"
+                f"{case.mask} must have the voxels and the affine of its volume {case.volume}, and "
+                "whole numbers as labels, 0 for the background"
             )
         dark, bright = np.percentile(volume, [_DARK, _BRIGHT])
         scaled = np.clip((volume - dark) / max(bright - dark, 1e-12), 0, 1) * 255
@@ -119,32 +109,20 @@ class NiftiFolder(Source):
 
 
 def _cases(root: Path) -> list[_Case]:
-    """Return every patient, ordered by site and name."""
-    cases = [case for site in folders_of(root) for case in _patients(site)]
-    if not cases:
-        raise UserError(
-            f"data.root={root} contains no volumes; expected <site>/<case>.nii.gz and "
-            "<site>/<case>_segmentation.nii.gz below it"
-        )
-    return cases
-
-
-def _patients(site: Path) -> Iterator[_Case]:
-    """Yield the patients of a site, each with a volume and a segmentation."""
-    files = dict[tuple[str, bool], Path]()
-    matches = [(_VOLUME.fullmatch(path.name), path) for path in sorted(site.iterdir())]
-    for match, path in ((match, path) for match, path in matches if match):
-        other = files.setdefault((match["case"], match["mask"] is not None), path)
-        if other is not path:
-            raise UserError(f"{path} is a duplicate of {other.name}; remove one of them")
-    for name in dict.fromkeys(name for name, _ in files):
-        volume, mask = (files.get((name, is_mask)) for is_mask in (False, True))
-        if volume is None or mask is None:
+    """Return every patient, ordered by site and name, with a volume and a segmentation."""
+    files = dict[tuple[str, str], tuple[list[Path], list[Path]]]()
+    for site in folders_of(root):
+        for path in sorted(site.iterdir()):
+            if match := _VOLUME.fullmatch(path.name):
+                volumes, masks = files.setdefault((site.name, match["case"]), ([], []))
+                (masks if match["mask"] else volumes).append(path)
+    for (site_name, name), (volumes, masks) in files.items():
+        if (len(volumes), len(masks)) != (1, 1):
             raise UserError(
-                f"{volume or mask} has no {'volume' if mask else 'segmentation'}; expected "
-                f"{site.name}/{name}.nii.gz and {site.name}/{name}_segmentation.nii.gz"
+                f"{root / site_name}: {name} has {len(volumes)} volumes and {len(masks)} "
+                f"segmentations; expected {name}.nii.gz and {name}_segmentation.nii.gz"
             )
-        yield _Case(site.name, name, volume, mask)
+    return [_Case(*key, *volumes, *masks) for key, (volumes, masks) in files.items()]
 
 
 def _shift(one: NDArray[np.float64], other: NDArray[np.float64], shape: Sequence[int]) -> float:
@@ -170,10 +148,6 @@ def _read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         values = values[..., 0]
     if values.ndim != 3 or not values.size or not np.isfinite(values).all():
         raise UserError(
-            f"{path} has {_size(values)} voxels, expected three dimensions of finite values"
+            f"{path} has voxels of shape {values.shape}, expected three dimensions of finite values"
         )
     return values, np.asarray(image.affine, np.float64)
-
-
-def _size(values: NDArray[np.float32]) -> str:
-    return "x".join(map(str, values.shape))

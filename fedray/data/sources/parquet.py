@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from fedray.base.errors import UserError, shown
 from fedray.data.decoding import ReadOptions
-from fedray.data.folders import files_below, split_of, status_of, with_official_test
+from fedray.data.folders import files_below, split_of, status_of
 from fedray.data.imageset import TRAIN
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import parse_typed, read_typed
@@ -56,15 +56,22 @@ class Parquet(Source):
         """Return all rows of all files."""
         origins = _origins(root)
         described = dict(_described(root, list(origins)))
-        names, folders = _class_names(root, described), _domain_folders(root, list(origins))
-        domain_names = next(iter(_names(described, _DOMAIN_KEYS).values()), ())
+        classes, domain_names = (_names(described, key) for key in (_CLASS_KEYS, _DOMAIN_KEYS))
+        info = str(root / _INFO)
+        if info not in classes and len({*classes.values()}) != 1:
+            raise UserError(
+                f"the parquet files below data.root={root} have no class names, or different ones; "
+                f"add {_INFO} with {_EXAMPLE}"
+            )
+        folders = _domain_folders(root, list(origins))
+        names = next(iter(domain_names.values()), ())
         rows = [
             row._replace(origin=origin, domain=row.domain or folders.get(path))
             for path, origin in origins.items()
-            for row in _rows(path, _below(root, path), domain_names)
+            for row in _rows(path, _below(root, path), names)
         ]
-        domains = tuple(sorted({*folders.values()} or {*domain_names}))
-        return Listing(names, rows, domains)
+        domains = tuple(sorted({*folders.values()} or {*names}))
+        return Listing(next(iter(classes.values())), rows, domains)
 
 
 def _below(root: Path, path: Path) -> str:
@@ -88,32 +95,27 @@ def _origins(root: Path) -> dict[Path, int]:
             f"rename it (train, validation or test), or move it out of {root}"
         )
     found = {path: TRAIN if split is None else split for path, split in splits.items()}
-    ordered = sorted(files, key=lambda path: (found[path], _below(root, path)))
-    return {path: with_official_test(found[path], found.values()) for path in ordered}
+    return dict(sorted(found.items(), key=lambda item: (item[1], _below(root, item[0]))))
 
 
 def _check_complete(root: Path, files: Sequence[Path]) -> None:
     """Refuse a data set of several revisions, or without some of its shards."""
-    parts = [path.parent.parts for path in files]
-    revisions = {some[some.index("snapshots") + 1] for some in parts if "snapshots" in some[:-1]}
+    snapshots = (re.search("/snapshots/([^/]+)", path.parent.as_posix()) for path in files)
+    revisions = {match[1] for match in snapshots if match}
     if len(revisions) > 1:
         raise UserError(
             f"data.root={root} holds {len(revisions)} revisions of a data set, "
             f"{' and '.join(sorted(revisions))} in snapshots/; set data.root to the folder of one"
         )
-    shards = defaultdict[tuple[Path, str, int], list[int]](list)
-    for path in files:
-        if match := _SHARD.match(path.name):
-            prefix, number, total = match.groups()
-            shards[path.parent, prefix, int(total)].append(int(number))
-    for (folder, prefix, total), numbers in shards.items():
-        wrong = [number for number in range(total) if numbers.count(number) != 1]
-        if wrong:
-            where = _below(root, folder / f"{prefix}-{wrong[0]:05}-of-{total:05}")
-            raise UserError(
-                f"data.root={root} is incomplete: of the {total} parts of {prefix}, {where} is "
-                "missing or exists twice; keep each part once"
-            )
+    shards = Counter(match.groups() for path in files if (match := _SHARD.match(path.as_posix())))
+    for prefix, _, total in shards:
+        for number in range(int(total)):
+            if shards[prefix, f"{number:05}", total] != 1:
+                where = _below(root, Path(f"{prefix}-{number:05}-of-{total}"))
+                raise UserError(
+                    f"data.root={root} is incomplete: {where} is missing or exists twice; keep "
+                    "each part once"
+                )
 
 
 def _domain_folders(root: Path, files: Sequence[Path]) -> dict[Path, str]:
@@ -189,21 +191,6 @@ def _described(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
         what = f"the metadata `huggingface` of {file}"
         described = parse_typed(metadata, Any, what, _EXPECTED)
         yield file, described.get("info") if isinstance(described, dict) else None
-
-
-def _class_names(root: Path, described: Mapping[str, Any]) -> tuple[str, ...]:
-    named = _names(described, _CLASS_KEYS)
-    if not named:
-        raise UserError(
-            f"the class names of data.root={root} are unknown: neither {_INFO} nor the files' "
-            f"metadata has them; add {_INFO} with {_EXAMPLE}"
-        )
-    if str(root / _INFO) not in named and len({*named.values()}) > 1:
-        raise UserError(
-            f"the parquet files below data.root={root} disagree on the class names; add {_INFO} "
-            f"with {_EXAMPLE}"
-        )
-    return next(iter(named.values()))
 
 
 def _names(
