@@ -157,7 +157,7 @@ def plugins_of_runs(function: F) -> F:
 
 def _name_plugins(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
     if given:
-        from fedray.plugins import named_plugins
+        from fedray.config.plugins import named_plugins
 
         named_plugins(given)
 

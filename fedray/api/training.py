@@ -119,14 +119,14 @@ def started(
         UserError: if something is missing, or the folder holds another experiment.
         RunFailed: if a callback raises an error.
     """
-    from fedray.runtime.resume import check_experiment
+    from fedray.runtime.resume import check_same
     from fedray.storage.states import latest_round
 
     began, folder = time.time(), RunFolder(out)
     if executor not in get_args(ExecutorName):
         raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
     if folder.has_run:
-        check_experiment(folder, experiment)
+        check_same(folder, experiment)
     say_line(run_headline(experiment, executor))
     with tracking(out, track=track) as start_tracking:
         if folder.has_run and folder.is_finished:  # its files are checked, as those of any run

@@ -93,7 +93,7 @@ def read_entries(plugins: Sequence[str] = ()) -> dict[str, list[Entry]]:
     if is_terminal():
         say_next("importing PyTorch")
     from fedray.cli.catalogue import KINDS, entries, experiment_keys
-    from fedray.plugins import named_plugins, use
+    from fedray.config.plugins import named_plugins, use
 
     use(named_plugins(plugins) if plugins else (), check=True)
     return {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}

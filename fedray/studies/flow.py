@@ -18,7 +18,7 @@ from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
 from fedray.config import Tree, read_plugins
-from fedray.plugins import write_copies
+from fedray.config.plugins import write_copies
 from fedray.results.difference import config_changes
 from fedray.results.record import DATA, DIVERGED, TableRecord
 from fedray.storage.files import claimed, explain_disk_full, results_home, store_home, write_atomic

@@ -11,7 +11,7 @@ from commands import plan_words
 from pretended_runs import numbers_of, page_of, pretend, publish
 from sweeps import asked
 
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.results.design import Place
 from fedray.storage.files import sealed
 from fedray.studies.outcome import outcome
