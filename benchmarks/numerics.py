@@ -77,11 +77,11 @@ def compare(method: str, kind: str) -> Numbers:
     """Run a method on the CPU and on the device `kind`; return their differences."""
     import torch
 
+    from fedray.laws.conformance import small_experiment
+    from fedray.laws.traces import serial, trace
     from fedray.runtime.assembly import Assembly
-    from fedray.runtime.conformance import small_experiment
     from fedray.runtime.devices import pick_device
     from fedray.runtime.serial import SerialExecutor
-    from fedray.runtime.traces import serial, trace
     from tests import pretended_device
 
     torch.set_num_threads(1)

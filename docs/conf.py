@@ -60,7 +60,7 @@ INVENTORIES = {
     "mlflow": "https://mlflow.org/docs/latest/api_reference/",
 }
 """Sites whose types the API reference links to, where they can be reached."""
-autodoc_default_options = {"exclude-members": "HParams, model_config"}
+autodoc_default_options = {"exclude-members": "model_config"}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shlex
@@ -10,11 +9,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from textwrap import TextWrapper
 from traceback import extract_tb, format_exception
 from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar, cast
@@ -24,6 +24,7 @@ import click
 from fedray.base.activity import Escaping, end_waiting
 from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, nearest, one_line
 from fedray.base.masking import mask
+from fedray.base.shipped import names
 from fedray.storage.files import check_path
 
 USER_ERROR = 2
@@ -31,9 +32,6 @@ RUN_ERROR = 1
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 NOBODY_READS = 128 + signal.SIGPIPE
-
-JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The environment variable in which Ray describes a submitted job."""
 
 WIDTH = 80
 SETTINGS = {"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]}
@@ -82,14 +80,15 @@ class LazyGroup(click.Group):
         return [name for lines in self.sections.values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None for an option."""
-        return None if cmd_name.startswith("-") else self.find(cmd_name)
+        """Import and return a command; None for an option, and while the shell completes words."""
+        is_other = ctx.resilient_parsing and cmd_name not in self.list_commands(ctx)
+        return None if is_other or cmd_name.startswith("-") else self.find(cmd_name)
 
     def find(self, name: str) -> click.Command:
         """Import and return a command; raise `UserError` if there is none of this name."""
-        names = [name for lines in self.sections.values() for name in lines]
-        if name not in names:
-            raise UserError(f"there is no {self.what} '{name}'.{nearest(name, names)}")
+        known = [name for lines in self.sections.values() for name in lines]
+        if name not in known:
+            raise UserError(f"there is no {self.what} '{name}'.{nearest(name, known)}")
         module, _, attribute = self.place(name).partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
@@ -125,6 +124,19 @@ class _Path(click.ParamType[Path]):
 PATH = _Path()
 
 
+def completed(*kinds: str) -> Callable[..., list[str]]:
+    """Return what completes a word in the shell: shipped names of these kinds, see `FOLDERS`."""
+    return lambda ctx, param, begun: [
+        name for kind in kinds for name in names(kind) if name.startswith(begun)
+    ]
+
+
+def indented(text: str, indent: int = 2) -> list[str]:
+    """Return the lines of a text in 80 columns, behind an indent."""
+    wrapper = TextWrapper(WIDTH - indent, break_long_words=False, break_on_hyphens=False)
+    return [" " * indent + line for line in wrapper.wrap(text)]
+
+
 def keys(function: F) -> F:
     """Add the arguments KEY=VALUE, passed as `keys`."""
     return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
@@ -152,11 +164,11 @@ def plugins_of_runs(function: F) -> F:
     )(function)
 
 
-def _name_plugins(ctx: click.Context, param: click.Parameter, names: Sequence[str]) -> None:
-    if names:
-        from fedray.plugins import named_plugins
+def _name_plugins(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:
+    if given:
+        from fedray.config.plugins import named_plugins
 
-        named_plugins(names)
+        named_plugins(given)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -326,27 +338,12 @@ def say_wrong(error: object) -> None:
 
 
 def go_on_with(*words: object) -> str:
-    """Return a hint with the command that continues a stopped one, in a Ray job as a job.
+    """Return a hint with the command that continues a stopped one.
 
     Args:
         words: the arguments of `python -m`.
     """
-    command = shlex.join(["python", "-m", *map(str, words)])
-    return f"go on with{', as a job again' if JOB in os.environ else ''}: {command}"
-
-
-def say_job() -> None:
-    """In a Ray job, print how to stop it; Ctrl-C of `ray job submit` does not."""
-    if job := _job().get("metadata", {}).get("job_submission_id"):
-        print(f"job {job}: Ctrl-C leaves it running; to stop it: ray job stop {job}", flush=True)
-
-
-def _job() -> dict[str, Any]:
-    """Return Ray's description of the job that this process belongs to; {} outside of a job."""
-    with suppress(ValueError):
-        job = json.loads(os.environ.get(JOB, "{}"))
-        return job if isinstance(job, dict) else {}
-    return {}
+    return f"go on with: {shlex.join(['python', '-m', *map(str, words)])}"
 
 
 def _placed(error: BaseException) -> str:

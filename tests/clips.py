@@ -87,8 +87,7 @@ def clip_of(folder: Path) -> FrozenClip:
 def prompted(method: str, clip: FrozenClip, names: Sequence[str] = DIGITS, **hparams: Any) -> Any:
     """A method's model, without initial values, with these hyper-parameters."""
     kind: Any = algorithms.get(method)
-    values = kind.HParams(**{name.rstrip("_"): value for name, value in hparams.items()})
-    return kind(values, None).sized_model(clip, names, 0)
+    return kind(**hparams).sized_model(clip, names, 0)
 
 
 def drawn(model: M, seed: int = 0) -> M:

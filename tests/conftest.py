@@ -26,13 +26,13 @@ from hypothesis import settings
 from tensors import CPU, same
 from torch import Tensor
 
+from fedray.config.plugins import use
+from fedray.config.registry import HOMES, registry
 from fedray.core import algorithms
 from fedray.data import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
-from fedray.plugins import use
-from fedray.registry import HOMES, registry
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor

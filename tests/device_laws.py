@@ -16,11 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.config import Experiment
 from fedray.core import Batch, Client, Downlinks, Total, training
 from fedray.federation import Reply, Task
+from fedray.laws.conformance import Subject, check_equal
+from fedray.laws.traces import Violation, trace
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Subject, check_equal
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.traces import Violation, trace
 from tests.pretended_device import COUNTS, device
 
 ROUNDING = 1e-4

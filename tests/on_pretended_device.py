@@ -19,14 +19,14 @@ from fedray.base.errors import ClientError, ServerError, UserError
 from fedray.config import Experiment
 from fedray.core import Client, algorithms
 from fedray.core.training import batch_sizes, batches_of
+from fedray.laws.conformance import small_experiment
+from fedray.laws.traces import Violation
 from fedray.runtime import devices
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import small_experiment
 from fedray.runtime.groups import GroupRunner, Member
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.traces import Violation
 from tests.device_laws import FEW, check_batches, check_device, count_steps
 from tests.pretended_device import COUNTS, MixedDevicesError, device
 
@@ -231,7 +231,7 @@ def test_a_loss_that_is_read_at_the_end_of_a_group_is_its_clients_failure(monkey
     def diverges(output, batch, local):
         return loss(output, batch, local) / (local.client.id != 1)
 
-    monkeypatch.setattr(made.algorithm, "loss", diverges)
+    monkeypatch.setitem(vars(made.algorithm), "loss", diverges)
     down = FedAvg.down(made.algorithm.init_server(made.server(CPU))["model"])
     members = [Member(client, None, down) for client in range(3)]
     with pytest.raises(ClientError, match=r"^client 1, round 1, step .*training loss became inf"):

@@ -20,11 +20,11 @@ from PIL import Image
 from fedray.cli.dry_run import PlannedRun, check_command, split_command
 from fedray.cli.main import Commands, main
 from fedray.config import Experiment
+from fedray.config.plugins import use
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
 from fedray.models import is_dense
 from fedray.models.groups import group_of
-from fedray.plugins import use
 from fedray.results.analyses.parameters import costs
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor

@@ -13,8 +13,8 @@ import torch
 from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, ratio, time_in_turns
 from benchmarks.overhead import largest_difference, start
+from fedray.laws.traces import Trace
 from fedray.runtime import devices
-from fedray.runtime.traces import Trace
 from tools.originals.federation import State, greatest_difference
 from tools.originals.records import distance
 

@@ -14,13 +14,11 @@ import pytest
 
 from fedray.base.errors import ClientError, CodeError, Failure, UserError, one_line
 from fedray.command import (
-    JOB,
     PATH,
     Command,
     go_on_with,
     keys,
     run,
-    say_job,
     signals_deferred,
 )
 
@@ -246,21 +244,9 @@ def test_another_thread_leaves_signals_alone():
         assert pool.submit(block).result() is signal.getsignal(signal.SIGTERM)
 
 
-def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):
-    monkeypatch.delenv(JOB, raising=False)
+def test_the_command_that_goes_on_can_be_pasted_into_a_shell():
     words = ("fedray.sweep", "mine", "--out", Path("/a b"))
     assert go_on_with(*words) == "go on with: python -m fedray.sweep mine --out '/a b'"
-    monkeypatch.setenv(JOB, "{}")
-    assert go_on_with(*words).startswith("go on with, as a job again: python -m fedray.sweep")
-
-
-def test_a_job_says_how_it_is_stopped(monkeypatch, capsys):
-    monkeypatch.delenv(JOB, raising=False)
-    say_job()
-    monkeypatch.setenv(JOB, '{"metadata": {"job_submission_id": "raysubmit_1"}}')
-    say_job()
-    said = "job raysubmit_1: Ctrl-C leaves it running; to stop it: ray job stop raysubmit_1\n"
-    assert capsys.readouterr().out == said
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from fedray.config import component
-from fedray.registry import HOMES, parameters_of, registry, summary_of
+from fedray.config.registry import HOMES, parameters_of, registry, summary_of
 
 KEYS = {
     "optimizer": "optimizer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -44,8 +45,9 @@ class TwoSteps(Algorithm):
 
     name = "two_steps"
 
-    def __init__(self) -> None:
-        self.notes = SimpleNamespace(got={})
+    @cached_property
+    def notes(self) -> Any:
+        return SimpleNamespace(got={})
 
     def round(self, state: Any, exchange: Any) -> Any:
         replies = {s: exchange.call(s, dict.fromkeys(exchange.participants)) for s in STEPS}
@@ -79,10 +81,10 @@ class Added(Algorithm):
     """Adds up in which rounds uploads were made; notes what it got."""
 
     name = "added"
-    hp = None
 
-    def __init__(self) -> None:
-        self.notes = SimpleNamespace(got=[])
+    @cached_property
+    def notes(self) -> Any:
+        return SimpleNamespace(got=[])
 
     def server_step(self, state: Any, total: Any, server: Any) -> Any:
         self.notes.got.append((total.clients, float(total["round"])))
@@ -157,8 +159,7 @@ class Twice(Algorithm):
     name = "twice"
     up: ClassVar[Any] = Weighed
 
-    def __init__(self, *calls: Sequence[int]) -> None:
-        self.calls = calls
+    calls: tuple[tuple[int, ...], ...]
 
     def round(self, state: Any, exchange: Any) -> Any:
         for clients in self.calls[: exchange.round]:
@@ -182,12 +183,12 @@ def noisy(mode: Any, calls: Any, clients: Clients) -> Federation:
     gate = Gate({}, privacy=Privacy(mode, 1.0, 1.0))
     plan = plan_of(2, 3)
     counts = Accountant(mode, 1.0, 1e-5)
-    return Federation(Twice(*calls), clients, gate, plan, NoServer(), counts)
+    return Federation(Twice(calls=calls), clients, gate, plan, NoServer(), counts)
 
 
 def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon():
     clients = Telling()
-    run = noisy("local", ([0, 1], [1, 2]), clients)
+    run = noisy("local", ((0, 1), (1, 2)), clients)
     _, one, two = run.rounds()
     assert clients.asked == ["first", "first", "first/2"]
     assert [done.noised for done in (one, two)] == [[[0, 1]], [[0, 1], [1, 2]]]
@@ -198,8 +199,8 @@ def test_a_second_call_of_a_step_has_other_noise_and_costs_epsilon():
 @pytest.mark.parametrize("mode", ["local", "central"])
 def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
     clients = Telling(upload=Made(1))
-    run = noisy(mode, ([0, 1], [0, 1]), clients)
-    run.algorithm.up = Made
+    run = noisy(mode, ((0, 1), (0, 1)), clients)
+    vars(run.algorithm)["up"] = Made
     *_, last = run.rounds()
     assert clients.asked == ["first"] * 3
     assert (last.noised, last.metrics["epsilon"]) == ([], 0)
@@ -207,7 +208,7 @@ def test_a_call_without_noised_numbers_costs_no_epsilon(mode):
 
 def test_uploads_that_central_noise_does_not_reach_are_not_read():
     with pytest.raises(UserError, match=r"no noise to single uploads \(first\); set it to local"):
-        list(noisy("central", ([0, 1],), Telling()).rounds())
+        list(noisy("central", ((0, 1),), Telling()).rounds())
 
 
 class Sending(Algorithm):
@@ -221,7 +222,7 @@ class Sending(Algorithm):
 
 def test_what_was_sent_to_those_who_dropped_out_was_sent():
     plan = plan_of(1, 3, drop=1.0)
-    run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer())
+    run = Federation(Sending(), Clients(), Gate({}), plan, NoServer())
     _, one = run.rounds()
     assert one.down.bytes == {"weights": 3 * 2 * 4}
     assert one.absent == [*range(3)]
@@ -239,7 +240,7 @@ class CallsEverybody(Algorithm):
 
 def test_only_participants_are_an_event_of_the_round():
     plan, clients = plan_of(2, 4, 0.5, drop=1.0), Clients()
-    run = Federation(CallsEverybody({}, {}), clients, Gate({}), plan, NoServer())
+    run = Federation(CallsEverybody(), clients, Gate({}), plan, NoServer())
     for done in run.rounds():
         assert done.absent == list(done.participants)
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from fedray.base.fingerprint import fingerprint
-from fedray.registry import registry, version_of
+from fedray.config.registry import registry, version_of
 
 CELL = """
 import functools, re, threading

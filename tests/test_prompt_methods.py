@@ -24,7 +24,7 @@ TRAINED = [name for name in METHODS if name != "zero_shot"]
 def small(method: str, **more: object) -> dict[str, object]:
     """A small experiment of the method."""
     changes: dict[str, object] = {"lr": 0.2, "data.samples": 160, **more}
-    if "length" in algorithms.get(method).HParams.model_fields:
+    if "length" in algorithms.get(method).model_fields:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedray.base.errors import UserError
-from fedray.registry import Registry
+from fedray.config.registry import Registry
 
 # --- the registry --------------------------------------------------------------------------------
 
@@ -30,7 +30,9 @@ def package(tmp_path, monkeypatch):
         name = f"plugins_of_{tmp_path.name}".replace("-", "_")
         folder = tmp_path / name
         folder.mkdir()
-        head = f"from fedray.registry import Registry\nmethods = Registry('method', '{name}')\n"
+        head = (
+            f"from fedray.config.registry import Registry\nmethods = Registry('method', '{name}')\n"
+        )
         (folder / "__init__.py").write_text(head)
         for file, (cls, called) in files.items():
             text = METHOD.format(package=name, cls=cls, name=called)

@@ -64,7 +64,7 @@ def _modes(method: type[Algorithm]) -> str:
     kinds = {field.kind for fields in method.uploads for field in fields.values()}
     if "images" in kinds:
         return "refused, since images are sent in the clear"
-    choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}
-    if takes_equal_mean(method, method.HParams.model_validate(choices)):
+    choices = {"weights": "uniform"} if "weights" in method.model_fields else {}
+    if takes_equal_mean(method.model_validate(choices)):
         return "local; central with `algorithm.weights=uniform`"
     return "local"

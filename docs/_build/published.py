@@ -25,7 +25,7 @@ def published(root: Path) -> dict[str, TableRecord]:
         UserError: if a table.json is damaged or edited.
     """
     folders = sorted((root / FOLDER).glob(f"*/{DATA}"))
-    return {path.parent.name: TableRecord.read(path).concluded() for path in folders}
+    return {path.parent.name: TableRecord.read(path) for path in folders}
 
 
 def published_pages(tables: Mapping[str, TableRecord]) -> dict[str, str]:

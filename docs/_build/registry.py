@@ -7,7 +7,7 @@ from itertools import groupby
 from _build.templates import render
 from fedray.cli.catalogue import KINDS, Entry, entries, experiment_keys
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
-from fedray.registry import registry, summary_of
+from fedray.config.registry import registry, summary_of
 
 HEADINGS = {
     "clips": "CLIPs",

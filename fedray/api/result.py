@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedray.config import Tree
-from fedray.plugins import named_plugins
+from fedray.config.plugins import named_plugins
 from fedray.storage.metric import HEADLINE
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder

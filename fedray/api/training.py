@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.base.activity import say_next
 from fedray.base.errors import RunFailed, UserError, named
-from fedray.command import say_job
 from fedray.config import Experiment
 from fedray.storage.files import explain_disk_full
 from fedray.storage.run import Round
@@ -120,16 +119,15 @@ def started(
         UserError: if something is missing, or the folder holds another experiment.
         RunFailed: if a callback raises an error.
     """
-    from fedray.runtime.resume import check_experiment
+    from fedray.runtime.resume import check_same
     from fedray.storage.states import latest_round
 
     began, folder = time.time(), RunFolder(out)
     if executor not in get_args(ExecutorName):
         raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
     if folder.has_run:
-        check_experiment(folder, experiment)
+        check_same(folder, experiment)
     say_line(run_headline(experiment, executor))
-    say_job()
     with tracking(out, track=track) as start_tracking:
         if folder.has_run and folder.is_finished:  # its files are checked, as those of any run
             say_line(f"the run in {out} has finished: nothing is left to run")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import PurePath
 from traceback import format_exception, walk_tb
 from typing import Any, Self
@@ -176,3 +178,9 @@ def shown(value: object, most: int = 80) -> str:
     except ValueError:  # Python refuses to print integers of more than 4,300 digits
         text = "a number of thousands of digits"
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning once per process."""
+    logging.getLogger("fedray").warning("%s", text)

@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 
 import fedray
 from fedray.config import Component, Experiment, Frozen
+from fedray.config.registry import parameters_of, registry, summary_of
 from fedray.core import Algorithm
 from fedray.core.stacked import refusal
-from fedray.registry import parameters_of, registry, summary_of
 from fedray.storage.metric import Metric
 
 KINDS: Mapping[str, str] = MappingProxyType(
@@ -207,7 +207,7 @@ def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
         if not issubclass(owner, BaseModel) or owner is BaseModel:
             continue
         try:
-            source = inspect.getsource(vars(owner).get("declared_in") or owner)
+            source = inspect.getsource(owner)
         except OSError:  # a class created at run time has no source
             continue
         body = ast.parse(dedent(source)).body[0]

@@ -15,7 +15,7 @@ from fedray.base.errors import UserError
 from fedray.command import RUN_ERROR, Command, plugins
 
 if TYPE_CHECKING:
-    from fedray.runtime.conformance import Law
+    from fedray.laws.conformance import Law
 
 
 @click.command(cls=Command)
@@ -31,7 +31,7 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
     from fedray.core import algorithms
-    from fedray.runtime.conformance import Workers, small_experiment, verdicts
+    from fedray.laws.conformance import Workers, small_experiment, verdicts
 
     methods = [word for word in words if "=" not in word]
     sets = list(parse_assignments(word for word in words if "=" in word))

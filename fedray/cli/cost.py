@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from fedray.base.units import size_of
-from fedray.command import Command, keys, plugins
+from fedray.command import Command, completed, keys, plugins
 from fedray.core import Algorithm, algorithms
 from fedray.results.analyses.parameters import Cost, costs
 from fedray.results.pages.page import Section
@@ -19,7 +19,7 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 
 
 @click.command(cls=Command)
-@click.argument("experiment")
+@click.argument("experiment", shell_complete=completed("experiments"))
 @keys
 @plugins
 def command(experiment: str, keys: Sequence[str], plugin: Sequence[str]) -> None:

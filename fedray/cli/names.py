@@ -6,21 +6,22 @@ paper and source file; of a sweep or table, its file.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from json import dumps
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from fedray.base.activity import is_terminal, say_next
-from fedray.base.errors import UserError, nearest, printable
+from fedray.base.errors import UserError, nearest
 from fedray.base.shipped import FOLDERS, PACKAGE, files, names
-from fedray.command import Command, keys
+from fedray.command import Command, completed, indented, keys
 from fedray.command import plugins as with_plugins
+from fedray.results.pages.page import Section
+from fedray.results.pages.terminal import print_sections
 
 if TYPE_CHECKING:
     from fedray.cli.catalogue import Entry, Parameter
@@ -36,7 +37,6 @@ LISTINGS = (
 )  # fmt: skip
 """The kinds that `fedray ls` accepts."""
 DEFAULT, GIVEN = "default", "given here"
-WIDTH = 80
 
 
 class ShownKey(NamedTuple):
@@ -93,7 +93,7 @@ def read_entries(plugins: Sequence[str] = ()) -> dict[str, list[Entry]]:
     if is_terminal():
         say_next("importing PyTorch")
     from fedray.cli.catalogue import KINDS, entries, experiment_keys
-    from fedray.plugins import named_plugins, use
+    from fedray.config.plugins import named_plugins, use
 
     use(named_plugins(plugins) if plugins else (), check=True)
     return {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
@@ -130,7 +130,7 @@ def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 @click.command(cls=Command)
-@click.argument("name")
+@click.argument("name", shell_complete=completed(*FOLDERS))
 @keys
 @with_plugins
 def show(name: str, keys: Sequence[str], plugin: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
 
     title = f" ({entry.title})" if entry.title != entry.name else ""
     yield f"{KINDS.get(kind, 'key')} {entry.name}{title}"
-    yield from _wrapped(f"{entry.summary}.", 2)
+    yield from indented(f"{entry.summary}.", 2)
     facts = {
         "paper": "" if entry.paper == "-" else entry.paper,
         "travels": entry.travels,
@@ -183,36 +183,24 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
     }
     for label, text in facts.items():
         if text:
-            yield from _wrapped(f"{label}: {text}", 2)
+            yield from indented(f"{label}: {text}", 2)
     if entry.gives:
         yield "  gives:"
-        yield from (line for metric in entry.gives for line in _wrapped(metric, 4))
+        yield from (line for metric in entry.gives for line in indented(metric, 4))
     if kind == KEYS:
-        yield from _wrapped(f"value: {_value(entry.parameters[0])}", 2)
+        yield from indented(f"value: {_value(entry.parameters[0])}", 2)
         return
     if entry.parameters:
         yield "  parameters:"
     for parameter in entry.parameters:
-        yield from _wrapped(f"{parameter.name}: {_value(parameter)}", 4)
-        yield from _wrapped(parameter.text, 8)
+        yield from indented(f"{parameter.name}: {_value(parameter)}", 4)
+        yield from indented(parameter.text, 8)
 
 
 def _value(parameter: Parameter) -> str:
     """Return a parameter's type, bounds and default as text."""
     default = f"default {parameter.default}" if parameter.default else "must be given"
     return f"{' '.join(filter(None, (parameter.type, parameter.bounds)))}; {default}"
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    space = " " * indent
-    return wrap(
-        text,
-        WIDTH,
-        initial_indent=space,
-        subsequent_indent=space,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def settings(
@@ -255,13 +243,8 @@ def settings(
 
 def print_settings(rows: Sequence[ShownKey]) -> None:
     """Print keys, values and sources in three columns, as wide as the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, ratio in (("key", 6), ("value", 5), ("source", 6)):
-        table.add_column(column, overflow="fold", ratio=ratio)
-    for key, value, source in rows:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        table.add_row(key, printable(text), source)
-    Console(highlight=False, markup=False).print(table)
+    texts = [
+        (key, value if isinstance(value, str) else dumps(value, ensure_ascii=False), source)
+        for key, value, source in rows
+    ]
+    print_sections([Section("", (), ShownKey._fields, texts)])

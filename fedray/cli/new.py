@@ -9,8 +9,8 @@ import click
 
 from fedray.base.errors import UserError, shown
 from fedray.command import Command
-from fedray.plugins import check_module_name
-from fedray.registry import registry
+from fedray.config.plugins import check_module_name
+from fedray.config.registry import registry
 from fedray.storage.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -15,14 +15,13 @@ import fedray
 from fedray.base.errors import UserError, nearest
 from fedray.base.shipped import files
 from fedray.cli.dry_run import check_command, plan_of_command
-from fedray.command import Command
+from fedray.command import WIDTH, Command, indented
 from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
 from fedray.results.printed_numbers import lines_of, printed_numbers
 from fedray.studies.file import SCALES, Kind, PaperItem, read_study
 from fedray.studies.printed import PRINTED, can_be_printed
 
 PAPERS = Path(fedray.__file__).parent / "papers"
-WIDTH = 80
 MEANINGS = {
     "laptop": "minutes on two cores",
     "desktop": "hours of a core",
@@ -164,13 +163,13 @@ def command(paper: str | None, item: str | None) -> None:
         title = wrap(f"{entry.title} ({name}): {entry.paper}", WIDTH, subsequent_indent="  ")
         print("\n".join([*([""] if number else []), *title]))
         if paper is not None and entry.printed:
-            print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
+            print("\n".join(indented(f"Scale printed: {entry.printed}")))
         for one in entry.items:
             print("\n".join([_summary(one)] if paper is None else _details(one)))
             if item is not None:
                 print("\n".join(["", *lines_of(printed_numbers(name, one.item), WIDTH)]).rstrip())
             for sentence, scales in {} if item is None else missing_of(one).items():
-                print("\n".join(_wrapped(f"missing at {' and '.join(scales)}: {sentence}")))
+                print("\n".join(indented(f"missing at {' and '.join(scales)}: {sentence}")))
 
 
 def missing_of(item: Item) -> dict[str, list[str]]:
@@ -221,16 +220,12 @@ def _summary(item: Item) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
 
 
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-
-
 def _details(item: Item) -> list[str]:
-    lines = ["", item.item, *_wrapped(item.asks), *_wrapped(f"measured: {item.measure}")]
-    lines += _wrapped(f"not here: {item.offline}") if item.offline else []
+    lines = ["", item.item, *indented(item.asks), *indented(f"measured: {item.measure}")]
+    lines += indented(f"not here: {item.offline}") if item.offline else []
     for scale in SCALES:
         if commands := getattr(item, scale):
             lines += [f"  {scale}, {MEANINGS[scale]}:", *(f"    {words}" for words in commands)]
     if numbers := numbers_of(item):
-        lines += _wrapped(f"{numbers} numbers of the paper stand beside the results")
+        lines += indented(f"{numbers} numbers of the paper stand beside the results")
     return lines

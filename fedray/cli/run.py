@@ -21,6 +21,7 @@ from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
     Command,
+    completed,
     go_on_with,
     is_program,
     keys,
@@ -28,10 +29,10 @@ from fedray.command import (
     say_stopped,
 )
 from fedray.config import override, parse_assignments, read_chain, read_experiment
-from fedray.results.pages.cells import is_range, spread_label
-from fedray.results.paired import t_interval
+from fedray.results.frame import interval_of
+from fedray.results.pages.cells import metric_name, spread_cell, spread_label
 from fedray.storage.files import new_place, results_home
-from fedray.storage.metric import BEST
+from fedray.storage.metric import BEST, HEADLINE
 from fedray.storage.run_folder import RunFolder
 
 _SEVERAL = re.compile(r"seed=\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
@@ -59,13 +60,22 @@ class RunRequest:
     no_track: bool
     plugin: Sequence[str]
 
+    def again(self, home: Path, keys: Sequence[str]) -> list[object]:
+        """Return the words of the command that continues what it has begun in a folder."""
+        words: list[object] = [self.experiment, *keys, "--out", home]
+        if self.experiment is None:
+            words = [*keys, "--resume", home]
+        words += ["--executor", "serial"] * (self.executor == "serial")
+        words += ["--no-track"] * self.no_track
+        return words + [word for place in self.plugin for word in ("--plugin", place)]
+
 
 @click.command(
     cls=Command,
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=completed("experiments"))
 @keys
 @click.option(
     "--executor",
@@ -99,10 +109,14 @@ def command(**words: Any) -> int:
         say_next(f"importing PyTorch, reading {what}")
         import_quickly("torch")
     home = request.resume or request.out
-    home = home.resolve() if home else new_place(results_home() / "runs", _stem(request))
+    home = (
+        home.resolve()
+        if home
+        else new_place(results_home() / "runs", Path(request.experiment or "").stem)
+    )
     if seeds:
         return run_seeds(request, seeds, home)
-    one_run(request, home, [*_words(request, request.keys), *_where(request, home)])
+    one_run(request, home, request.again(home, request.keys))
     return 0
 
 
@@ -157,12 +171,12 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], home: Path) -> int:
     Raises:
         RunFailed: if all seeds have run and some failed; the message names them.
     """
-    among = _words(request, [*request.keys, f"seed={','.join(map(str, seeds))}"])
+    again = request.again(home, [*request.keys, f"seed={','.join(map(str, seeds))}"])
     failed = list[int]()
     for seed in seeds:
         of_seed = replace(request, keys=[*request.keys, f"seed={seed}"])
         try:
-            one_run(of_seed, home / f"seed_{seed}", [*among, *_where(request, home)])
+            one_run(of_seed, home / f"seed_{seed}", again)
         except CodeError as error:
             failed.append(seed)
             print(f"seed {seed} failed: {error}", file=sys.stderr, flush=True)
@@ -177,22 +191,16 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], home: Path) -> int:
 def print_seeds(home: Path, seeds: Sequence[int]) -> None:
     """Print the mean accuracy over seeds with its interval, and the folder."""
     runs = [RunFolder(home / f"seed_{seed}").read() for seed in seeds]
-    final = [run.final.local_accuracy for run in runs if run.final is not None]
-    best = [run.best.local_accuracy for run in runs if run.best is not None]
-    parts = [f"last {_spread(final)}"]
-    if len(best) == len(runs):
-        parts.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
-    how = spread_label([t_interval(final)])
-    print(f"\nlocal accuracy over seeds {', '.join(map(str, seeds))}, {how}: {', '.join(parts)}")
+    metric = runs[0].info.metric(HEADLINE)
+    final = interval_of([run.value(HEADLINE, "final", HEADLINE) for run in runs], metric)
+    best = interval_of([run.value(HEADLINE, "best", HEADLINE) for run in runs], metric)
+    parts = [f"last {spread_cell(final, metric)}"]
+    if best is not None and best.n == len(runs):
+        chosen = f"{spread_cell(best, metric)} (each {BEST[runs[0].info.select]})"
+        parts = [chosen, *parts]
+    who, how = ", ".join(map(str, seeds)), spread_label([final])
+    print(f"\n{metric_name(metric)} over seeds {who}, {how}: {', '.join(parts)}")
     print(f"results: {home}, one folder per seed; compare: fedray report {home}")
-
-
-def _spread(values: Sequence[float]) -> str:
-    interval = t_interval(values)
-    if is_range(interval):
-        low, high = interval.spread
-        return f"{interval.mean:.4f} ({low:.4f}–{high:.4f})"
-    return f"{interval.mean:.4f} ± {interval.half:.4f}"
 
 
 def one_run(request: RunRequest, out: Path, same: Sequence[object]) -> None:
@@ -218,20 +226,3 @@ def one_run(request: RunRequest, out: Path, same: Sequence[object]) -> None:
         track=not request.no_track,
         stopped=how,
     )
-
-
-def _stem(request: RunRequest) -> str:
-    return Path(request.experiment or "").stem
-
-
-def _words(request: RunRequest, assignments: Sequence[str]) -> list[str]:
-    """Return the experiment and the assignments as words of a command line."""
-    return [*([request.experiment] if request.experiment else []), *assignments]
-
-
-def _where(request: RunRequest, home: Path) -> list[object]:
-    """Return the flags of the command that continues what it has begun in a folder."""
-    serial = ["--executor", "serial"] if request.executor == "serial" else []
-    plugin = [word for place in request.plugin for word in ("--plugin", place)]
-    place = ["--out" if request.experiment else "--resume", home]
-    return [*place, *serial, *(["--no-track"] if request.no_track else []), *plugin]

@@ -10,7 +10,7 @@ import click
 from fedray.base.activity import say_next
 from fedray.base.imports import import_quickly
 from fedray.cli.start import import_while_ray_starts
-from fedray.command import PATH, Command, F, is_program, keys, plugins
+from fedray.command import PATH, Command, F, completed, is_program, keys, plugins
 from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def _common(function: F) -> F:
             help="Size of the study; default: the first in its file.",
         ),
         keys,
-        click.argument("name"),
     ):
         function = add(function)
     return function
 
 
 @click.command(cls=Command, epilog="fedray ls sweeps lists the available sweeps.")
+@click.argument("name", shell_complete=completed("sweeps"))
 @_common
 def sweep(**words: Any) -> int:
     """Run one experiment in many configurations.
@@ -49,6 +49,7 @@ def sweep(**words: Any) -> int:
 
 
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
+@click.argument("name", shell_complete=completed("tables"))
 @_common
 @click.option(
     "--from",

@@ -32,6 +32,14 @@ from fedray.config.experiment import (
     keys_of,
     role_of,
 )
+from fedray.config.experiment_plugins import (
+    is_record,
+    read_plugins,
+    received_experiment,
+    with_plugins,
+    with_read_plugins,
+    with_used_plugins,
+)
 from fedray.config.files import (
     COMPONENTS,
     MOST_BYTES,
@@ -52,14 +60,6 @@ from fedray.config.files import (
     read_mapping,
 )
 from fedray.config.input_files import InputFile, content_of, files_of
-from fedray.config.plugins import (
-    is_record,
-    read_plugins,
-    received_experiment,
-    with_plugins,
-    with_read_plugins,
-    with_used_plugins,
-)
 from fedray.config.resolution import (
     MissingRoot,
     load_experiment,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from fedray.config.input_files import all_values
+from fedray.config.registry import registry
 from fedray.config.schema import Chosen, Component, Frozen
-from fedray.registry import registry
 
 F = TypeVar("F", bound=Frozen)
 

@@ -15,6 +15,8 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from fedray.config.effects import is_below, keys_without_effect, without_unread
 from fedray.config.input_files import NamesFile, content_of, files_of
+from fedray.config.plugins import Plugin, use
+from fedray.config.registry import registry
 from fedray.config.schema import (
     Chosen,
     Component,
@@ -29,8 +31,6 @@ from fedray.config.schema import (
     default_entry,
 )
 from fedray.config.versions import raised_versions
-from fedray.plugins import Plugin, use
-from fedray.registry import registry
 
 LABEL = Role("label")
 """Only labels a run."""

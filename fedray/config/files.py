@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from fedray.base.errors import UserError, nearest, one_line, shown
 from fedray.base.shipped import EXPERIMENTS
 from fedray.config.experiment import Experiment
+from fedray.config.plugins import located
+from fedray.config.registry import canonical_name, spelled
 from fedray.config.schema import Chosen, Frozen, Tree
-from fedray.plugins import located
-from fedray.registry import canonical_name, spelled
 from fedray.storage.files import check_path, read_text
 from fedray.storage.run_folder import RUN, RunFolder
 

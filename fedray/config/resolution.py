@@ -17,10 +17,10 @@ from typing import Any
 
 from fedray.base.errors import UserError, nearest
 from fedray.config.experiment import Experiment
+from fedray.config.experiment_plugins import completed_by_installed, with_plugins
 from fedray.config.files import COMPONENTS, override, with_canonical_names
-from fedray.config.plugins import completed_by_installed, with_plugins
+from fedray.config.registry import registry
 from fedray.config.schema import Component, Tree, validate
-from fedray.registry import registry
 
 _may_miss: ContextVar[bool] = ContextVar("_may_miss", default=False)
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError, core_schema, to_json
 
 from fedray.base.errors import UserError, shown
 from fedray.config.messages import INNER, mistakes
-from fedray.registry import parameters_of, registry
+from fedray.config.registry import parameters_of, registry
 from fedray.storage.files import check_name, check_path
 
 Tree = dict[str, Any]
@@ -84,7 +84,7 @@ class Component:
     """An entry of a registry and its parameters.
 
     Attributes:
-        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        kind: the kind of the entry, a key of `fedray.config.registry.HOMES`.
         name: the name of the entry.
         params: the typed parameters.
     """
@@ -111,7 +111,7 @@ class Chosen:
     field, which may be a parameter of another component.
 
     Args:
-        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        kind: the kind of the entry, a key of `fedray.config.registry.HOMES`.
         unnamed: the entry of a mapping without a name; None if every mapping needs one.
     """
 
@@ -159,7 +159,7 @@ def component(kind: str, name: str, *, key: str = "", **params: Any) -> Componen
     """Return a component with validated parameters.
 
     Args:
-        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        kind: the kind of the entry, a key of `fedray.config.registry.HOMES`.
         name: the name of the entry.
         key: the experiment's key, for messages; by default the kind.
         **params: its parameters.

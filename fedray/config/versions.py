@@ -14,8 +14,8 @@ from typing import Any
 from fedray.base.errors import UserError
 from fedray.config.effects import is_below
 from fedray.config.input_files import all_values
+from fedray.config.registry import registered_in_scripts, registry, version_of
 from fedray.config.schema import Component, Frozen, Tree
-from fedray.registry import registered_in_scripts, registry, version_of
 
 
 def raised_versions(experiment: Frozen, group: str, unread: Collection[str] = ()) -> Tree:

@@ -19,7 +19,6 @@ from fedray.config import Epochs, LearningRate, LossWeight, Temperature
 from fedray.core.algorithm import (
     Algorithm,
     AuxiliaryMethod,
-    HyperParameters,
     LocalContext,
     PromptMethod,
     Requires,

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import get_annotations
-from operator import attrgetter
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
 
 from fedray.base.trees import ClientState, ServerState
-from fedray.config import Experiment, Frozen, NoEffect, Tree
+from fedray.config import Entry, Experiment, NoEffect, Tree
+from fedray.config.registry import Registry
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Declared, Fields, Payload
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.sums import Total, combined_rows, mean_of, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
-from fedray.registry import Registry
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip
@@ -61,25 +59,6 @@ class Requires:
     sgd: bool = False
 
 
-class HyperParameters(Frozen):
-    """Base class of a method's hyper-parameters: its annotated attributes and their rules.
-
-    The rules are the method's `check` and `switched_off`. The docstring of each attribute states
-    the paper's symbol, the range and the source of the default.
-    """
-
-    model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"))  # lambda_
-    declared_in: ClassVar[Any] = None
-    """The method whose attributes the fields are."""
-
-    @model_validator(mode="after")
-    def _checked(self) -> Self:
-        for model in type(self).__mro__:
-            if "check" in vars(model):
-                vars(model)["check"](self)
-        return self
-
-
 @dataclass(frozen=True)
 class LocalContext:
     """The model, state and download of a client during its training or test.
@@ -106,25 +85,21 @@ class LocalContext:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-class Algorithm:
-    """Base class of all methods.
+class Algorithm(Entry):
+    """Base class of all methods, whose annotated attributes are their hyper-parameters.
+
+    The docstring of each states the paper's symbol, the range and the source of the default.
 
     What `prepare`, `give` and `round` return is merged into the server's state before, so that an
     entry that they do not name stays. A step empties an entry by naming it with {}.
-
-    Args:
-        hparams: the hyper-parameters, an instance of the method's `HParams`.
-        setting: facts of the federation that server and clients share.
     """
 
-    name: ClassVar[str]
-    """The value of the key `algorithm`."""
-    version: ClassVar[int] = 1
-    """The version of the code; raised by a commit that changes its numbers."""
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.rstrip("_"),  # lambda_
+        ignored_types=(cached_property,),
+    )
     title: ClassVar[str]
     """The name in the paper."""
-    paper: ClassVar[str]
-    """Authors, venue and arXiv number; "-" if there is no paper."""
     requires: ClassVar[Requires] = Requires()
     down: ClassVar[Any] = Fields("Algorithm.down", {})
     up: ClassVar[Any] = Fields("Algorithm.up", {})
@@ -150,13 +125,10 @@ class Algorithm:
     """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
     run can be tested again with other values (`fedray analyse retest`)."""
 
-    HParams: ClassVar[type[HyperParameters]] = HyperParameters
-    """The typed model of the hyper-parameters, which follows from the declarations."""
-    hp: Any
-    """The hyper-parameters."""
+    _setting: Setting | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make fields and hyper-parameters of the declarations."""
+        """Make fields of payloads of the declarations."""
         super().__init_subclass__(**kwargs)
         _declare(cls)
         if any(step in vars(cls) for step in PREDICTING):
@@ -165,18 +137,30 @@ class Algorithm:
     def check(self) -> None:
         """Raise a ValueError if hyper-parameters, which alone it reads, do not fit together."""
 
-    def switched_off(self) -> Mapping[str, str]:
-        """Return the hyper-parameters that the values of others make ineffective, with reasons."""
-        return {}
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        for base in type(self).__mro__:
+            if "check" in vars(base):
+                vars(base)["check"](self)
+        return self
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
         """Return named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
 
-    def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
-        self.hp = hparams
-        self.setting = setting
+    @final
+    def with_setting(self, setting: Setting) -> Self:
+        """Return the method in a federation, whose facts server and clients share."""
+        placed = self.model_copy(deep=True)
+        placed._setting = setting
+        return placed
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Return the facts of the federation, after `with_setting`."""
+        assert self._setting is not None, "a method without a federation"
+        return self._setting
 
     @final
     @classmethod
@@ -243,7 +227,7 @@ class Algorithm:
     @final
     def weight(self, upload: Any) -> float:
         """Return the weight of an upload with `samples` in every mean: n_k, or 1 if uniform."""
-        return 1.0 if getattr(self.hp, "weights", "") == "uniform" else float(upload.samples)
+        return 1.0 if getattr(self, "weights", "") == "uniform" else float(upload.samples)
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from what `up` combines of at least one upload.
@@ -323,7 +307,7 @@ def gift(**fields: Declared) -> Any:
 
 
 def _declare(cls: type[Algorithm]) -> None:
-    """Make fields of payloads and hyper-parameters of what a method and its bases declare."""
+    """Make fields of payloads of what a method and its bases declare."""
     for way in ("down", "up"):
         setattr(cls, f"own_{way}", vars(cls).get(way, {}))
         fields: dict[str, Declared | None] = {}
@@ -340,39 +324,6 @@ def _declare(cls: type[Algorithm]) -> None:
         parts = [getattr(cls, way), *(getattr(member, way, None) for member in members.values())]
         setattr(cls, every, tuple({of.place: of for of in filter(None, parts)}.values()))
     cls.gifts = tuple(name for name, one in members.items() if getattr(one, "is_gift", False))
-    cls.HParams = _parameters(cls)
-
-
-def _parameters(cls: type[Algorithm]) -> type[HyperParameters]:
-    """Return the hyper-parameters of the bases and those that a method declares.
-
-    Raises:
-        TypeError: if an attribute without a type hides a hyper-parameter, or one with a type would
-            make a hyper-parameter of what all methods have.
-    """
-    found = dict.fromkeys(base.HParams for base in cls.__bases__ if issubclass(base, Algorithm))
-    models = tuple(m for m in found if not any(m is not o and issubclass(o, m) for o in found))
-    hints = {
-        name: hint
-        for name, hint in get_annotations(cls).items()
-        if name in vars(cls) and not str(hint).startswith(("ClassVar", "typing.ClassVar"))
-    }
-    inherited = {name for model in models for name in model.model_fields}
-    for name in vars(cls):
-        if hasattr(Algorithm, name) if name in hints else name in inherited:
-            raise TypeError(f"{cls.__name__}.{name}: hyper-parameters have types, nothing else has")
-    rules = {name: vars(cls)[name] for name in ("check", "switched_off") if name in vars(cls)}
-    if not hints and not rules and len(models) == 1:
-        return models[0]
-    values = {name: vars(cls)[name] for name in hints}
-    for name in hints:
-        setattr(cls, name, property(attrgetter(f"hp.{name}")))
-    named = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.HParams"}
-    kind: Any = type(models[0])
-    body = {**named, "__doc__": f"Hyper-parameters of {cls.__name__}.", "__annotations__": hints}
-    made: type[Any] = kind("HParams", models, {**body, **values, **rules})
-    made.declared_in = cls
-    return made
 
 
 # --- facts that follow ---------------------------------------------------------------------------
@@ -383,14 +334,12 @@ def payload_of(fields: Fields, state: ServerState) -> Payload | None:
     return fields(*[state[name] for name in fields]) if fields else None
 
 
-def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
+def takes_equal_mean(method: Algorithm) -> bool:
     """Return True if the server uses uploads only through means with equal weights, and sums."""
-    is_default = method.round is Algorithm.round and [*method.uploads] == [method.up]
-    is_default = is_default and method.server_update is Algorithm.server_update
-    is_uniform = getattr(hparams, "weights", "") == "uniform"
-    return (
-        is_default and is_uniform and not any(callable(one.combine) for one in method.up.values())
-    )
+    kind, is_uniform = type(method), getattr(method, "weights", "") == "uniform"
+    is_default = kind.round is Algorithm.round and [*kind.uploads] == [kind.up]
+    is_default = is_default and kind.server_update is Algorithm.server_update
+    return is_default and is_uniform and not any(callable(f.combine) for f in kind.up.values())
 
 
 def is_tested_together(method: Algorithm) -> bool:
@@ -438,7 +387,7 @@ class PromptMethod(Algorithm):
 
         Shared tensors must have one shape, because the server adds them.
         """
-        return self.clip_model(clip, class_names, self.hp)
+        return self.clip_model(clip, class_names, self)
 
 
 class AuxiliaryMethod(Algorithm):

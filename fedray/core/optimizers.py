@@ -23,7 +23,7 @@ from torch.autograd.graph import increment_version
 
 from fedray.base.counts import note_step
 from fedray.config import Entry, LearningRate
-from fedray.registry import Registry
+from fedray.config.registry import Registry
 
 T = TypeVar("T", bound=torch.optim.Optimizer)
 Decay = Annotated[float, Field(ge=0, le=1000)]

@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
 from fedray.config import Entry
-from fedray.registry import Registry
+from fedray.config.registry import Registry
 
 
 class Augmentation(Entry, ABC):

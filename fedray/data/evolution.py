@@ -14,12 +14,12 @@ from pydantic import Field, model_validator
 
 from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, DataConfig, Entry, Frozen, default_entry
+from fedray.config.registry import Registry
 from fedray.data.federated import FederatedData, StreamFor, federate
 from fedray.data.imageset import ImageSet
 from fedray.data.partitions import Indices, Partition
 from fedray.data.partitions.dominant_class import DominantClass
 from fedray.data.validation import hold_out
-from fedray.registry import Registry
 
 
 class Evolution(Entry):

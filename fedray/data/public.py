@@ -16,11 +16,11 @@ from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
 from fedray.config import Chosen, Component, DataConfig, Entry, InputFile, default_entry
+from fedray.config.registry import Registry
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
 from fedray.data.sources import load_images
-from fedray.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedray.base.errors import FedrayError, NotFinite, UserError, shown
+from fedray.config.registry import Registry
 from fedray.core import Algorithm
 from fedray.evaluation.answers import NO_ANSWERS, Answers, Counts
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.splits import OWN
-from fedray.registry import Registry
 from fedray.storage.metric import VALIDATION, Metric, Select, counterpart, find_metric
 
 NEAR = 0.8

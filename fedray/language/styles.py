@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError
 from fedray.config import Entry
+from fedray.config.registry import Registry
 from fedray.language.descriptions import (
     MOST_TEXTS,
     ClassDescriptions,
@@ -22,7 +23,6 @@ from fedray.language.descriptions import (
     load_descriptions,
     shipped_names,
 )
-from fedray.registry import Registry
 
 DESCRIPTION = "A photo of a {label}: {description}"
 """Eq. (3) of FedTSP, with the article of the official code."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import UserError, shown
+from fedray.config.plugins import plugin_of
+from fedray.config.registry import version_of
 from fedray.language.encoders import EncoderChoice
-from fedray.plugins import plugin_of
-from fedray.registry import version_of
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 
 _PACKAGES = ("transformers", "tokenizers", "open_clip_torch")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fedray.registry import Registry
+from fedray.config.registry import Registry
 
 ConvRule = Literal["uniform", "fan_out"]
 """Initial weights of convolutions: PyTorch's default, or He normal by fan-out."""

@@ -6,8 +6,8 @@ FedTSP supplementary C.4; HtFLlib's groups HtFE2, HtFE3, HtFE4 and HtFE9.
 from dataclasses import dataclass
 
 from fedray.base.errors import UserError
+from fedray.config.registry import Registry, unknown
 from fedray.models.architectures import architectures
-from fedray.registry import Registry, unknown
 
 HTFLLIB = "HtFLlib; FedTSP, CVPR 2026, supplementary C.4"
 DEPTHS = (4, 6, 8, 10, 18, 34, 50, 101, 152)

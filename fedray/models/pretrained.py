@@ -8,7 +8,6 @@ names the loaded layers.
 Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedray.base.errors import UserError, nearest, one_line
+from fedray.base.errors import UserError, nearest, one_line, warn_once
 from fedray.config import WEIGHT_FILES
 from fedray.language.encoders.weights import read_weights
 from fedray.models.architectures import architectures
-
-_log = logging.getLogger(__name__)
 
 
 def _is_file(source: str) -> bool:
@@ -93,11 +90,7 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
         raise UserError(f"{misfit}{one_line(error)}") from None
     drawn = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name not in loaded)
     counts = f"{len(loaded)} of {architecture}'s {len(tensors)} tensors are loaded"
-    _log_once(f"model.pretrained={source}: {counts}; drawn: {', '.join([*drawn, 'the head'])}")
-
-
-_log_once = lru_cache(maxsize=64)(_log.warning)
-"""Log a line once per process."""
+    warn_once(f"model.pretrained={source}: {counts}; drawn: {', '.join([*drawn, 'the head'])}")
 
 
 @lru_cache(maxsize=8)

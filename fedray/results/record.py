@@ -1,15 +1,15 @@
-"""The record of a table: its design, its runs, what each cell chose and reports, and verdicts.
+"""The record of a table: its design, its runs, and what each cell chose and reports.
 
-table.json holds a record. A number stands once, with the run that measured it; means, intervals and
-differences are computed from the runs. Numbers that are shown are in the unit of the table: shares
-in per cent.
+table.json holds a record. A number stands once, with the run that measured it; means, intervals,
+differences and verdicts are computed from the runs. Numbers that are shown are in the unit of the
+table: shares in per cent.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -30,8 +30,8 @@ from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 
 DATA = "table.json"
-FORMAT = 6
-"""Version of table.json; since format 5, a number stands once."""
+FORMAT = 7
+"""Version of table.json; a number stands once, and verdicts are computed."""
 DIVERGED = "it diverged"
 """First words of the reason of a run with a number that was not finite. Only such failures count
 against a configuration."""
@@ -187,17 +187,24 @@ class Made(Frozen):
     """Rounds of a reported run."""
 
 
-class ClaimResult(Frozen):
-    """The verdict on a claim."""
+@dataclass(frozen=True)
+class ClaimResult:
+    """The verdict on a claim.
 
-    claim: str
-    """The inequality, see `Claim.question`."""
-    verdict: Verdict
-    """What the corrected test says."""
-    p: float | None
-    """Two-sided p, corrected only for looks; None for fewer than two seeds."""
+    Attributes:
+        claim: the claim.
+        comparison: the comparison of its sides.
+        p_holm: its p, corrected for the number of claims; None for fewer than two seeds.
+    """
+
+    claim: Claim
+    comparison: Comparison
     p_holm: float | None
-    """p, corrected for the number of claims."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the corrected test says."""
+        return verdict_of(self.comparison, self.p_holm)
 
 
 class TableRecord(Frozen):
@@ -216,8 +223,6 @@ class TableRecord(Frozen):
     round. So a run of which rows choose two rounds has two entries."""
     cells: list[CellRecord]
     """The cells, row by row."""
-    claims: list[ClaimResult] = Field(default_factory=list)
-    """Verdicts on the claims of the plan, in their order."""
     notes: list[str] = Field(default_factory=list)
     """Caveats and other notes below the table."""
 
@@ -324,23 +329,15 @@ class TableRecord(Frozen):
     # --- comparisons ------------------------------------------------------------------------------
 
     @cached_property
-    def asked(self) -> list[tuple[Claim, Comparison]]:
-        """The claims with the comparisons of their sides."""
-        return [
-            (
-                claim,
-                self.numbers.compare(
-                    claim.better, claim.worse, claim.metric, claim.than, claim.margin
-                ),
-            )
-            for claim in self.plan.parsed_claims()
+    def claims(self) -> list[ClaimResult]:
+        """The claims of the plan with their verdicts, in their order."""
+        claims = self.plan.parsed_claims()
+        compared = [
+            self.numbers.compare(claim.better, claim.worse, claim.metric, claim.than, claim.margin)
+            for claim in claims
         ]
-
-    @property
-    def tested(self) -> Iterator[tuple[Claim, Comparison, ClaimResult]]:
-        """The claims with their comparisons and verdicts."""
-        for (claim, comparison), result in zip(self.asked, self.claims, strict=True):
-            yield claim, comparison, result
+        ps = holm([comparison.p for comparison in compared])
+        return list(map(ClaimResult, claims, compared, ps))
 
     @cached_property
     def against(self) -> list[Comparison]:
@@ -351,26 +348,6 @@ class TableRecord(Frozen):
             for other in rivals
             for column in self.plan.shown_columns
         ]
-
-    def concluded(self) -> TableRecord:
-        """Return the record with the verdicts that follow from its numbers."""
-        ps = holm([comparison.p for _, comparison in self.asked])
-        results = [
-            ClaimResult(
-                claim=claim.question,
-                verdict=verdict_of(comparison, p),
-                p=comparison.p,
-                p_holm=p,
-            )
-            for (claim, comparison), p in zip(self.asked, ps, strict=True)
-        ]
-        return self.model_copy(update={"claims": results})
-
-    def wrong_verdicts(self) -> list[str]:
-        """Return the claims whose verdicts do not follow from the numbers of this record."""
-        again = self.concluded().claims
-        wrong = [old.claim for old, new in zip(self.claims, again, strict=False) if old != new]
-        return wrong + ["the number of claims"] * (len(again) != len(self.claims))
 
     # --- controls ---------------------------------------------------------------------------------
 
@@ -399,7 +376,7 @@ class TableRecord(Frozen):
 
         It is read only if the gain is above 0 by its test, not corrected.
         """
-        verdicts = {claim.test: result.verdict for claim, _, result in self.tested}
+        verdicts = {result.claim.test: result.verdict for result in self.claims}
         below, *near = [verdicts[claim.test] for claim in self.plan.claims_of(control)]
         gain = self.gain(control)
         if gain is not None and verdict_of(gain, gain.p) != "holds":

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
+from fedray.config.plugins import use
 from fedray.core import (
     Algorithm,
     Gate,
-    HyperParameters,
     Privacy,
     Schedule,
     Server,
@@ -32,13 +34,13 @@ from fedray.evaluation.metrics import DataFacts
 from fedray.evaluation.splits import split_names
 from fedray.federation import Plan
 from fedray.models import buffer_names, frozen_parameters
-from fedray.plugins import use
-from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.models import BackboneModels, ModelProvider, PromptedModels, feature_width
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,8 @@ class Assembly:
     @cached_property
     def algorithm(self) -> Algorithm:
         """Return the method."""
-        component = self.experiment.algorithm
-        hparams = component.params
-        assert isinstance(hparams, HyperParameters)
-        return algorithms.get(component.name)(hparams, self.setting)
+        method: Algorithm = self.experiment.algorithm.build()
+        return method.with_setting(self.setting)
 
     @cached_property
     def gate(self) -> Gate:
@@ -213,7 +213,7 @@ def load_data(experiment: Experiment) -> FederatedData:
     parts = keys.partition.params, keys.evolution.params
     contents = [content_of(path) for part in parts for path in files_of(part).values()]
     key = images.sha256, keys.model_dump_json(by_alias=True), *scope, *contents
-    data = shared.get("data", key, lambda: _partition(experiment, images))
+    data = shared("data", key, lambda: _partition(experiment, images))
     public: PublicData = experiment.data.public.build()
     other = public.read(data.images, keys, random)  # of another source, if one is named
     data = data if other is None else replace(data, public=other)
@@ -273,9 +273,36 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     options = len(texts), flat_texts, insists, half
     content = (choice.name, repr(choice), choice.identity(), *options)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
-    return shared.get(
+    return shared(
         "text",
         (*content, *environment),
         lambda: TextTower(choice, texts, device, insists=insists, half=half),
         most=2,
     )
+
+
+# --- what consecutive runs of one process share ---------------------------------------------------
+
+_values = defaultdict[str, dict[Hashable, Any]](dict)  # least recently used first
+
+
+def shared(kind: str, key: Hashable, make: Callable[[], V], most: int = 16) -> V:
+    """Return the value of a key, which callers must not change; call `make` if it is missing.
+
+    Args:
+        kind: the kind of value; `most` bounds the values of each kind.
+        key: everything that determines the value.
+        make: returns a new value; nothing is stored if it raises an error.
+        most: number of values of this kind that are kept.
+    """
+    values = _values[kind]
+    value: V = values.pop(key) if key in values else make()
+    values[key] = value
+    while len(values) > most:
+        del values[next(iter(values))]
+    return value
+
+
+def forget_shared() -> None:
+    """Remove all values."""
+    _values.clear()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.core import SGD, Algorithm, Schedule, algorithms
+from fedray.core import SGD, Algorithm, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
 from fedray.evaluation.metrics import check_domains
@@ -75,16 +75,7 @@ def _wrong_models(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
 
 
 def _wrong_training(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
-    """Yield why the schedule or the optimiser does not fit."""
-    schedule: Schedule = e.lr_schedule.build()
-    warmup, final = schedule.warmup_rounds, getattr(schedule, "final_lr", 0.0)
-    if warmup >= e.rounds:
-        yield (
-            f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={e.lr:g}; lower it or raise "
-            f"rounds={e.rounds}"
-        )
-    if final > e.lr:
-        yield f"lr_schedule.final_lr={final:g} is above lr={e.lr:g}; lower it or raise lr"
+    """Yield why the optimiser does not fit."""
     assumed = f"{method.name} treats an update as a sum of gradients"
     if method.requires.sgd and not isinstance(e.optimizer.build(), SGD):
         yield f"{assumed}, but optimizer={e.optimizer.name} scales them; set optimizer=sgd"

@@ -8,12 +8,12 @@ from typing import Any
 from fedray.base.errors import UserError
 from fedray.base.units import size_of
 from fedray.config import Component, DataConfig, Experiment
+from fedray.config.plugins import use
+from fedray.config.registry import registry
 from fedray.core import algorithms
 from fedray.data.sources import Source
 from fedray.data.splits import LISTS, split_files
 from fedray.data.weights import find_weights, hub_cache
-from fedray.plugins import use
-from fedray.registry import registry
 
 
 def check_inputs(experiment: Experiment) -> None:

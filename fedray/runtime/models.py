@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
-from fedray.base.errors import UserError
+from fedray.base.errors import UserError, warn_once
 from fedray.base.streams import Streams, torch_seeded
 from fedray.config import Experiment
 from fedray.core import Algorithm, AuxiliaryMethod, Samples, Tensors, algorithms
@@ -22,7 +21,6 @@ from fedray.data.public import PublicSet
 from fedray.models import (
     Classifier,
     Pixels,
-    WithAuxiliary,
     assign_architectures,
     build,
     group_of,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from fedray.language.encoders import EncoderChoice
     from fedray.models.clip import FrozenClip
     from fedray.models.prompted import PromptedClip
-
-_log = logging.getLogger(__name__)
 
 SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
 """A function from indices, int64 [n], to samples."""
@@ -132,19 +128,6 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
     return next(iter(widths.values()))
 
 
-@lru_cache(maxsize=256)
-def _log_adapter(architecture: str, width: int, feature_dim: int) -> None:
-    """Log once per process that an architecture's features are brought to another width."""
-    if width != feature_dim:
-        _log.warning(
-            "the %d features of %s are %s to model.feature_dim=%d",
-            width,
-            architecture,
-            "averaged" if width > feature_dim else "repeated",
-            feature_dim,
-        )
-
-
 class BackboneModels(ModelProvider):
     """Backbones of `model.group`, with a head unless the method needs none.
 
@@ -170,19 +153,19 @@ class BackboneModels(ModelProvider):
         if experiment.model.projector is None:
             for architecture in dict.fromkeys(self.architectures):
                 width = own_width(architecture, channels=channels, image_size=image_size)
-                _log_adapter(architecture, width, algorithm.setting.feature_dim)
-        self._auxiliary: tuple[str, dict[str, Any]] | None = None  # architecture and shape
-        if isinstance(algorithm, AuxiliaryMethod):
-            shape = {**self._shape, "feature_dim": algorithm.auxiliary_dim()}
-            self._auxiliary = self.architectures[0], shape
+                if width != (d := algorithm.setting.feature_dim):
+                    how = "averaged" if width > d else "repeated"
+                    of = f"the {width} features of {architecture}"
+                    warn_once(f"{of} are {how} to model.feature_dim={d}")
 
     def _model(self, name: str, device: torch.device, client: int | None = None) -> Classifier:
         """Return random weights, where they fit those of `model.pretrained`; or zeros."""
         own = self._classifier(name, self._shape, client)
-        if self._auxiliary is None:
+        if not isinstance(self._algorithm, AuxiliaryMethod):
             return own.to(device)
-        auxiliary = self._classifier(*self._auxiliary, client)
-        model: WithAuxiliary = self._algorithm.with_auxiliary(own, auxiliary)
+        shape = {**self._shape, "feature_dim": self._algorithm.auxiliary_dim()}
+        auxiliary = self._classifier(self.architectures[0], shape, client)
+        model = self._algorithm.with_auxiliary(own, auxiliary)
         if client is None:
             for parameter in model.joint.parameters():
                 parameter.data.zero_()

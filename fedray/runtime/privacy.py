@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from fedray.base.errors import UserError
 from fedray.config import Experiment
-from fedray.core import Algorithm, HyperParameters, algorithms, takes_equal_mean
+from fedray.core import Algorithm, algorithms, takes_equal_mean
 from fedray.core.gate import exempt_fields
 from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
@@ -45,9 +45,7 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
         )
     if keys.mode != "central":
         return
-    hparams = experiment.algorithm.params
-    assert isinstance(hparams, HyperParameters)
-    if not takes_equal_mean(method, hparams):
+    if not takes_equal_mean(experiment.algorithm.build()):
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
             f"server of algorithm={method.name} does not take such a mean; set algorithm.weights="

@@ -22,10 +22,10 @@ from torch import Tensor
 from fedray.base.errors import UserError
 from fedray.base.trees import StateTree, aligned
 from fedray.config import received_experiment
+from fedray.config.plugins import use
 from fedray.core import ClientState, Downlinks, Payload, Sums, Total
 from fedray.evaluation.answers import Counts
 from fedray.federation import Reply, Task
-from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     device_of_this_process,

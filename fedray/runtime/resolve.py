@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedray.base.errors import UserError
+from fedray.base.errors import UserError, warn_once
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
@@ -25,8 +23,6 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.runtime.compatibility import check_compatible
-
-_log = logging.getLogger(__name__)
 
 
 def resolve(
@@ -100,9 +96,4 @@ def name_without_effect(
             remark = f"{one.removesuffix('.name')} has no effect: {cause.reason}"
             if refuses and cause.is_refused:
                 raise UserError(f"{remark}; remove it")
-            _log_once(remark)
-
-
-@cache
-def _log_once(remark: str) -> None:
-    _log.warning("%s", remark)
+            warn_once(remark)

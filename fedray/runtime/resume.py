@@ -61,20 +61,39 @@ def load_checkpoint(
     return checkpoint.snapshot, earlier
 
 
-def check_same(folder: RunFolder, assembly: Assembly) -> None:
-    """Refuse to resume or test a run whose experiment, code, images, files or partition changed."""
-    check_experiment(folder, assembly.experiment)
-    names = "data_sha256", "files_sha256", "identity", "partition_sha256"
-    was, now = (
-        {"code": info.config.get("versions", {}), **{name: getattr(info, name) for name in names}}
-        for info in (folder.read_head(), run_info(assembly))
-    )
-    if changed := _first_difference(was, now):
-        raise UserError(
-            f"{folder.path} cannot go on: {changed}; restore the code, images and files with which "
-            f"it was started (versions are in {folder.head.name}), or start a new run with another "
-            "--out"
+def check_same(folder: RunFolder, experiment: Experiment, assembly: Assembly | None = None) -> None:
+    """Refuse a folder that holds another experiment.
+
+    With its parts, also refuse changed code, images, files or clients.
+    """
+    head = folder.read_head()
+    was: dict[str, Any] = {"plugins": {one["module"]: one["sha256"] for one in head.plugins}}
+    now: dict[str, Any] = {"plugins": {one.module: one.sha256 for one in experiment.plugins}}
+    if was == now:  # else the recorded experiment cannot be resolved
+        was = load_experiment(folder.experiment()).reproducibility_key()
+        now = experiment.reproducibility_key()
+    if was == now and assembly is not None:
+        names = "data_sha256", "files_sha256", "identity", "partition_sha256"
+        was, now = (
+            {
+                "code": info.config.get("versions", {}),
+                **{name: getattr(info, name) for name in names},
+            }
+            for info in (head, run_info(assembly))
         )
+    if changed := _first_difference(was, now):
+        path = shlex.quote(str(folder.path))
+        raise UserError(
+            f"{folder.path} holds another experiment ({changed}); restore what it was started "
+            f"with, use --resume {path} alone, or choose another folder with --out"
+        )
+
+
+def _facts(info: RunInfo) -> dict[str, Any]:
+    """Return what determines a run's numbers beside its keys."""
+    names = "data_sha256", "files_sha256", "identity", "partition_sha256"
+    versions = info.config.get("versions", {})
+    return {"code": versions, **{name: getattr(info, name) for name in names}}
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
@@ -91,21 +110,6 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         files_sha256={key: content_of(path) for key, path in files_of(experiment).items()},
         plugins=experiment.tree().get("plugins", ()),
     )
-
-
-def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
-    """Refuse a folder that holds another experiment."""
-    recorded = {plugin["module"]: plugin["sha256"] for plugin in folder.read_head().plugins}
-    keys = {"plugins": recorded}, {"plugins": {p.module: p.sha256 for p in experiment.plugins}}
-    if keys[0] == keys[1]:  # else the recorded experiment cannot be resolved
-        before = load_experiment(folder.experiment())
-        keys = before.reproducibility_key(), experiment.reproducibility_key()
-    if changed := _first_difference(*keys):
-        raise UserError(
-            f"{folder.path} holds another experiment ({changed}); use --resume "
-            f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
-            "folder with --out"
-        )
 
 
 def check_nothing_lost(folder: RunFolder) -> None:

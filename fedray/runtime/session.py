@@ -15,10 +15,10 @@ import torch
 from fedray.base.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.base.trees import StateTree
 from fedray.config import Experiment
+from fedray.config.plugins import use, write_copies
 from fedray.core.payload import split_payload
 from fedray.evaluation.protocols import has_global_model
 from fedray.federation import Executor, Federation
-from fedray.plugins import use, write_copies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     device_of_this_process,
@@ -78,7 +78,7 @@ class Session:
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
                 if self._folder.has_run:
-                    check_same(self._folder, self._assembly)
+                    check_same(self._folder, experiment, self._assembly)
                 self._executor = make_executor(self._assembly)
         except BaseException:
             self._claim.close()

@@ -32,7 +32,7 @@ from fedray.config import (
     with_plugins,
     with_read_plugins,
 )
-from fedray.registry import registry, spelled
+from fedray.config.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN
 from fedray.results.design import PRINTED, RowPlan
 from fedray.storage.files import check_name, read_text

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
-from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
+from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
 from fedray.config import Tree, read_plugins
-from fedray.plugins import write_copies
+from fedray.config.plugins import write_copies
 from fedray.results.difference import config_changes
 from fedray.results.record import DATA, DIVERGED, TableRecord
 from fedray.storage.files import claimed, explain_disk_full, results_home, store_home, write_atomic
@@ -112,7 +112,6 @@ def carry_out(request: Request) -> Outcome:
     check_first_rung(study.plan, firsts[0])
     check_stored(study)
     print(headline(study), flush=True)
-    say_job()
     if request.only_plan:
         print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
         return Outcome(study, 0)

@@ -22,7 +22,7 @@ SHOWN = ("fedray", "python", "torch", "ray")
 
 
 def outcome(study: Study) -> TableRecord:
-    """Return the record of a table, with its verdicts and notes."""
+    """Return the record of a table, with its notes."""
     plan, states = study.plan, study.states
     specs = [spec for state in states for spec in state.runs]
     runs: dict[str, Measured | FailedRun] = {}
@@ -50,7 +50,7 @@ def outcome(study: Study) -> TableRecord:
         for place, runs in reported.items()
     }
     notes = [*table_caveats(plan, record, experiments), *_reuse_notes(study, specs)]
-    return record.model_copy(update={"notes": notes}).concluded()
+    return record.model_copy(update={"notes": notes})
 
 
 def _reported(plan: StudyPlan, state: CellState) -> dict[int, RunSpec]:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from fedray.base.activity import say_next
 from fedray.base.errors import UserError
 from fedray.config import IMAGES, Experiment, keys_of
+from fedray.config.plugins import use
 from fedray.evaluation.metrics import declared_metrics
-from fedray.plugins import use
 from fedray.results.record import Measured
 from fedray.storage.metric import find_metric
 from fedray.storage.run_folder import RunFolder

@@ -25,7 +25,7 @@ from ray.util import get_current_placement_group
 
 from fedray.base.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.config import Experiment, Tree, read_plugins, received_experiment
-from fedray.plugins import allow, use
+from fedray.config.plugins import allow, use
 from fedray.results.design import Config
 from fedray.results.record import DIVERGED
 from fedray.runtime.resources import trial_bundles, worker_bundles
@@ -106,11 +106,11 @@ class FederatedRun(tune.Trainable):  # type: ignore[misc]
 
     def cleanup(self) -> None:
         """Leave the run, end the workers and clear the shared cache."""
-        from fedray.runtime.cache import shared
+        from fedray.runtime.assembly import forget_shared
 
         self._steps.close()
         self._end_workers()
-        shared.clear()
+        forget_shared()
 
     def _begin(self, config: Config) -> None:
         self._last: dict[str, Any] = {"round": 0}

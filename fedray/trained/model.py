@@ -14,12 +14,12 @@ from torch import Tensor
 from fedray.base.errors import UserError
 from fedray.base.streams import torch_seeded
 from fedray.base.trees import leaves
+from fedray.config.plugins import use
 from fedray.core import Algorithm, Client, ClientState, LocalContext, Samples, Skeleton, Tensors
 from fedray.core.client import named_tensors
 from fedray.core.payload import join_payload
 from fedray.data.sources import sources
 from fedray.models import Pixels
-from fedray.plugins import use
 from fedray.runtime.assembly import Assembly, image_keys
 from fedray.runtime.isolation import Isolation
 from fedray.storage.metric import BEST

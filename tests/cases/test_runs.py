@@ -14,9 +14,9 @@ from torch.optim import optimizer
 import fedray
 from fedray.base.errors import UserError
 from fedray.core import algorithms
+from fedray.laws.conformance import backwards, serial, trace
 from fedray.plugin import FedAvg, Group, architecture, groups
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import backwards, serial, trace
 from fedray.runtime.isolation import read_flags
 
 SMALL = {"data.clients": 3, "data.samples": 150, "workers": 1, "local_epochs": 1}

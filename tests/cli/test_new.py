@@ -12,7 +12,7 @@ import pytest
 import fedray as package
 from fedray.__main__ import main as fedray
 from fedray.cli import new
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.run import main as run
 from fedray.storage.run_folder import RunFolder
 

@@ -12,7 +12,7 @@ from pages import DOCS, blocks
 import fedray
 from fedray.cli.main import main as listings
 from fedray.config import dump_yaml, parse_yaml
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.run import main as run
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells
@@ -97,7 +97,7 @@ def test_every_command_works_as_it_stands(capsys):
 def test_what_is_said_is_said_so():
     """Every sentence of the table stands in the code, but for what it is about."""
     package = Path(fedray.__file__).parent
-    files = [*package.glob("plugins/*.py"), package / "registry.py", package / "models" / "init.py"]
+    files = [*package.glob("config/*.py"), package / "models" / "init.py"]
     code = " ".join(path.read_text() for path in files)
     code = re.sub(r'"\s*f?"', "", code)
     said = TABLE.findall(PAGE.read_text().partition("## When it does not work")[2])

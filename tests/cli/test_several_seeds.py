@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 from rounds import rounds_in
@@ -11,7 +10,10 @@ from rounds import rounds_in
 from fedray.api import training
 from fedray.base.errors import UserError
 from fedray.cli.run import several_seeds
+from fedray.results.pages.cells import spread_cell
+from fedray.results.paired import t_interval
 from fedray.run import main
+from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 
 WORDS = ["fedavg_digits", "rounds=2", "data.samples=240", "data.clients=4", "local_epochs=1"]
@@ -66,7 +68,8 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
     last = [RunFolder(home / f"seed_{seed}").read().final.local_accuracy for seed in (0, 1)]
     said = capsys.readouterr().out
     assert "over seeds 0, 1, mean and range of 2 seeds: " in said
-    assert f"last {fmean(last):.4f} ({min(last):.4f}–{max(last):.4f})" in said
+    over_seeds = t_interval([100 * value for value in last])
+    assert f"last {spread_cell(over_seeds, Metric('local_accuracy'))}" in said
     assert main([*WORDS, "seed=1", *SERIAL, "--out", str(alone)]) == 0
     assert without_times(rounds(home / "seed_1")) == without_times(rounds(alone))
 

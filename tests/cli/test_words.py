@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 import fedray
 from fedray.base.shipped import FOLDERS, names
-from fedray.cli.main import COMMANDS, main
+from fedray.cli.main import COMMANDS, group, main
 
 WORDS = [word for summaries in COMMANDS.values() for word in summaries]
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
@@ -56,6 +57,24 @@ def test_the_version(capsys):
 def test_wrong_words_are_one_sentence(words, said, capsys):
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "found"),
+    [
+        ([], "sw", ["sweep"]),
+        (["run"], "fedtsp_cifar100", [n for n in names("experiments") if "tsp_cifar100" in n]),
+        (["sweep"], "fedtsp_la", ["fedtsp_lambda"]),
+        (["table"], "digi", ["digits"]),
+        (["run", "fedtsp_digits"], "fedtsp", []),
+        (["run", "fedtsp_digits"], "--ex", ["--executor"]),
+        (["ls"], "alg", ["algorithms"]),
+        (["show"], "fedtsp_tau", ["fedtsp_tau"]),
+    ],
+)
+def test_names_are_completed(words, begun, found):
+    shell = ShellComplete(group, {}, "fedray", "_FEDRAY_COMPLETE")
+    assert [item.value for item in shell.get_completions(words, begun)] == found
 
 
 def test_every_kind_of_file_is_found():

@@ -352,7 +352,7 @@ def is_typed(node: ast.AST) -> bool:
     if not isinstance(node, ast.ClassDef):
         return False
     is_method = any("method(" in ast.unparse(decorator) for decorator in node.decorator_list)
-    ends = ("Frozen", "Entry", "HyperParameters", "Config", "Training", "Averaging", "Learning")
+    ends = ("Frozen", "Entry", "Config", "Training", "Averaging", "Learning")
     return is_method or any(ast.unparse(base).endswith(ends) for base in node.bases)
 
 
@@ -361,6 +361,8 @@ def bare_keys(node: ast.AST) -> list[str]:
     bare = []
     for key, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(key, ast.AnnAssign) or "ClassVar" in ast.unparse(key.annotation):
+            continue
+        if ast.unparse(key.target).startswith("_"):
             continue
         section = "Config" in ast.unparse(key.annotation)
         described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)

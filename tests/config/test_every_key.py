@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from fedray.base.errors import UserError
 from fedray.config import COMPONENTS, Component, Experiment
-from fedray.registry import parameters_of, registry
+from fedray.config.registry import parameters_of, registry
 from fedray.runtime.resolve import resolve
 
 NEVER = ("{zzz: 1}", "[1, {", "")

@@ -9,7 +9,7 @@ import pytest
 
 from fedray.base.errors import UserError
 from fedray.config import COMPONENTS, flatten, load_experiment, parse_assignments
-from fedray.registry import parameters_of, registry
+from fedray.config.registry import parameters_of, registry
 from fedray.runtime.resolve import from_tree
 
 BASE: dict[str, Any] = {

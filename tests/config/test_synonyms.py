@@ -8,7 +8,7 @@ from fedray.base.errors import UserError
 from fedray.config import Experiment, load_experiment, read_experiment
 from fedray.config.files import COMPONENTS
 from fedray.config.messages import CHOOSES, synonyms
-from fedray.registry import parameters_of, registry
+from fedray.config.registry import parameters_of, registry
 
 WORDS = [(word, key) for key, words in synonyms().items() for word in words]
 

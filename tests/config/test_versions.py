@@ -14,11 +14,11 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.base.errors import UserError
 from fedray.config import component
+from fedray.config.registry import HOMES, registry, version_of
 from fedray.data import load_images
 from fedray.language.encoders import encoders
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.models.clip import load_clip
-from fedray.registry import HOMES, registry, version_of
 from fedray.results.difference import input_changes
 from fedray.runtime.resolve import resolve
 from fedray.runtime.session import Session

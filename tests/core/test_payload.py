@@ -67,7 +67,7 @@ def cause(assemble, monkeypatch):
             upload, after = honest(client, state, down)
             return change(algorithm.up(**upload) if isinstance(upload, dict) else upload), after
 
-        monkeypatch.setattr(algorithm, "client_update", update)
+        monkeypatch.setitem(vars(algorithm), "client_update", update)
         try:
             step_of(runtime, 0, None, down)
         except ClientError as error:

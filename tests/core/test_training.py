@@ -217,7 +217,7 @@ class Observing(LocalTraining):
 
 
 def test_each_batch_is_observed_once_and_by_clients_that_do_not_stack(local, assemble):
-    context, method = local(), Observing(Observing.HParams(), assemble("local").setting)
+    context, method = local(), Observing().with_setting(assemble("local").setting)
     trained = method.train(context)
     assert len(context.notes["sizes"]) == trained.steps
     assert sum(context.notes["sizes"]) == 2 * len(context.client.train)

@@ -15,7 +15,7 @@ from stand_ins import Tiny
 
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
-from fedray.plugins import use
+from fedray.config.plugins import use
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
 

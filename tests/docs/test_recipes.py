@@ -13,7 +13,7 @@ from commands import run
 from pages import DOCS, files, ours
 
 from fedray.cli.new import single
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.storage.run_folder import RunFolder
 
 RECIPES = sorted((DOCS / "recipes").glob("*.md"))

@@ -61,7 +61,7 @@ def test_schedule_over_the_rounds(assemble):
 
 
 def test_a_schedule_from_0_to_0_is_off():
-    off = validate(AlignFed.HParams, {"lambda_start": 0, "lambda_end": 0}, "algorithm")
+    off = validate(AlignFed, {"lambda_start": 0, "lambda_end": 0}, "algorithm")
     assert schedule(off.lambda_start, off.lambda_end, 0.5) == 0
 
 

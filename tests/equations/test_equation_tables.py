@@ -15,8 +15,8 @@ import pytest
 from _build.heads import METHODS as METHODS_FOLDER
 from _build.heads import equations_of
 from fedray.core import algorithms
+from fedray.laws.conformance import serial, small_experiment, trace
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import serial, small_experiment, trace
 
 TESTS = Path(__file__).parent
 FILES = {

@@ -15,7 +15,7 @@ ONE_KIND = {"model.group": "cnn2"}
 
 
 def mean_model(uplinks):
-    method = FedAvg(FedAvg.HParams(), None)
+    method = FedAvg()
     return method.server_update({"model": uplinks[0].model}, uplinks, None)["model"]
 
 

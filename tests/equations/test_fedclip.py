@@ -58,7 +58,7 @@ def test_the_loss_contrasts_a_batch_in_both_directions():
 
 def test_a_batch_of_one_has_no_contrast_and_clients_weigh_equally():
     assert batch_contrast(torch.tensor([[2.0, 0.0]]), torch.tensor([1])) == 0
-    assert takes_equal_mean(FedCLIP, FedCLIP.HParams())
+    assert takes_equal_mean(FedCLIP())
     assert FedCLIP.version == 3
 
 

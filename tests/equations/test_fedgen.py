@@ -81,4 +81,4 @@ def test_the_generator_starts_like_the_layers_it_stands_for(assemble):
     assert generator["w1"].shape == (512, 42)
     for name, inputs in (("w1", 42), ("b1", 42), ("w2", 512), ("b2", 512)):
         assert 0.8 * inputs**-0.5 < float(generator[name].abs().max()) <= inputs**-0.5
-    assert FedGen.HParams().server_lr == 0.1
+    assert FedGen().server_lr == 0.1

@@ -86,7 +86,7 @@ def uploads() -> dict[int, FedMGP.up]:
 
 @pytest.mark.parametrize(("how", "expected"), [("samples", [31.5, 58]), ("uniform", [41, 77])])
 def test_eq9_groups_are_averaged_by_rank(how, expected):
-    method = FedMGP(FedMGP.HParams(weights=how), None)
+    method = FedMGP(weights=how)
     server = SimpleNamespace(round=1)
     mean = method.server_update({"prompts": uploads()[0].prompts}, uploads(), server)["prompts"]
     assert mean["text"].flatten().tolist() == pytest.approx(expected)
@@ -176,8 +176,8 @@ def test_who_missed_the_last_round_is_sent_its_groups(run):
 
 def test_eq5_attraction_is_the_published_loss(assemble):
     assembly = assemble("fedmgp", {"algorithm.preset": "paper"})
-    hp = assembly.algorithm.hp
-    assert (hp.measure, hp.sign, hp.reduction, hp.inference) == ("cos", "attract", "sum", "prob")
+    m = assembly.algorithm
+    assert (m.measure, m.sign, m.reduction, m.inference) == ("cos", "attract", "sum", "prob")
     client = GroupRunner(assembly, CPU).client(0, 1)
     model = client.load(initial_prompts(assembly))
     batch = Batch(Pixels(torch.rand(4, 1, 8, 8) * 2 - 1), torch.tensor([0, 1, 2, 3]))

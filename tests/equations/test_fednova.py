@@ -19,7 +19,7 @@ def test_unequal_steps_do_not_pull_by_hand():
         0: FedNova.up({"w": torch.tensor([-1.0])}, 1, 1.0),
         1: FedNova.up({"w": torch.tensor([3.0])}, 1, 3.0),
     }
-    method = FedNova(FedNova.HParams(), None)
+    method = FedNova()
     server = SimpleNamespace(model=torch.nn.Module())
     found = method.server_update({"model": {"w": torch.zeros(1)}}, uplinks, server)["model"]
     assert found["w"].item() == pytest.approx(0.0, abs=1e-6)  # FedAvg: +1

@@ -37,7 +37,7 @@ UPLINKS = {0: upload([0, 1, 2], seed=1), 1: upload([0, 2], seed=2)}
 
 
 def trained(**hparams):
-    method = FedTGP(FedTGP.HParams(**hparams), SETTING)
+    method = FedTGP(**hparams).with_setting(SETTING)
     before = method.init_server(SERVER)
     return before, method.server_update(before, UPLINKS, SERVER)
 
@@ -78,7 +78,7 @@ def test_eq9_averages_the_clients_prototypes_without_weights():
 def test_the_server_takes_batches_of_the_clients_size():
     def vectors(batch_size, **hparams):
         setting = replace(SETTING, training=TrainingConfig(batch_size=batch_size))
-        method, server = FedTGP(FedTGP.HParams(server_epochs=3, **hparams), setting), SERVER
+        method, server = FedTGP(server_epochs=3, **hparams).with_setting(setting), SERVER
         server = replace(server, setting=setting)
         return method.server_update(method.init_server(server), UPLINKS, server)["vectors"]
 

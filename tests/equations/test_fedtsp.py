@@ -47,7 +47,7 @@ SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), stre
 
 
 def fedtsp(**hparams) -> FedTSP:
-    return FedTSP(FedTSP.HParams(**hparams), SETTING)
+    return FedTSP(**hparams).with_setting(SETTING)
 
 
 def bert(folder) -> EncoderChoice:
@@ -223,7 +223,7 @@ def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text,
     setting = replace(SETTING, class_names=words)
     tower = TextTower(bert(tiny_bert), [[text.format(word)] for word in words], CPU)
     server = Server(1, setting, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
-    method = FedTSP(FedTSP.HParams(**keys), setting)
+    method = FedTSP(**keys).with_setting(setting)
     prompts = method.init_server(server).get("prompts", torch.zeros(classes, 0))
     assert (prompts.shape[1], method.steps) == expected
 

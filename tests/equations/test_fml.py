@@ -37,11 +37,11 @@ def test_gradients_of_each_model_are_clipped_to_the_bound(assemble):
 @pytest.mark.parametrize("method", ["fml", "fedkd", "fedmrl"])
 def test_the_official_code_is_a_preset(assemble, method):
     assembly = assemble(method, {"algorithm.preset": "official_code", "batch_size": 8})
-    hp, training = assembly.algorithm.hp, assembly.setting.training
-    assert (hp.clip_norm, hp.weights) == (10, "uniform")
+    found, training = assembly.algorithm, assembly.setting.training
+    assert (found.clip_norm, found.weights) == (10, "uniform")
     assert (training.shuffle, training.drop_last) == (False, True)
     if method == "fedmrl":
-        assert hp.official_bug
+        assert found.official_bug
     else:
-        assert (hp.kl, hp.teacher_gradients) == ("entries", True)
-    assert getattr(hp, "compress", False) is False
+        assert (found.kl, found.teacher_gradients) == ("entries", True)
+    assert getattr(found, "compress", False) is False

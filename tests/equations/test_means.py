@@ -18,8 +18,8 @@ VALUES = torch.randn(CLIENTS, 2, 3, generator=torch.Generator().manual_seed(0)) 
 EXACT = VALUES.double().mean(0)
 
 
-def method(kind, **hp):
-    return kind(SimpleNamespace(**hp), SimpleNamespace(num_classes=2))
+def method(kind, **hparams):
+    return kind(**hparams).with_setting(SimpleNamespace(num_classes=2))
 
 
 def uploads(**fields):

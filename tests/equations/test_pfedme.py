@@ -48,7 +48,7 @@ def step(images: int = 1, lr: float = 0.02, **hparams):
     setting = Setting(("a",), 2, 1, 1, training, Streams(0))
     data = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
     client = Client(0, 1, setting, data, "point", Skeleton(Point()), dict, torch.device("cpu"))
-    method = Quadratic(PFedMe.HParams(**hparams), setting)
+    method = Quadratic(**hparams).with_setting(setting)
     sent, state = method.client_update(client, ClientState({}), FedAvg.down({"p": W.clone()}))
     assert sent["samples"] == images
     return sent["model"]["p"], state.model["p"]
@@ -70,7 +70,7 @@ def test_one_inner_step_is_one_gradient_step():
 
 @pytest.mark.parametrize(("beta", "expected"), [(1.0, 6.0), (0.5, 4.0), (2.0, 10.0)])
 def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
-    method = PFedMe(PFedMe.HParams(beta=beta), SimpleNamespace())
+    method = PFedMe(beta=beta)
     uplinks = {
         0: FedAvg.up({"p": torch.tensor(4.0), "v": torch.tensor(1.0)}, 30),
         1: FedAvg.up({"p": torch.tensor(8.0), "v": torch.tensor(3.0)}, 10),

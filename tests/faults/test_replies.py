@@ -17,9 +17,9 @@ from small_runs import ROUND, VICTIM
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.base.errors import ClientError
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
+from fedray.laws.traces import Trace, compare_traces, serial, trace
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
-from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 Reply = Callable[[Client, Any, ClientState], Any]
 

@@ -15,9 +15,9 @@ from rounds import rounds_in
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.base.errors import ClientError, ServerError
 from fedray.core import Server, ServerState, Uplinks, algorithms
+from fedray.laws.traces import serial
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
-from fedray.runtime.traces import serial
 from fedray.storage.run import MEASURED_SECONDS
 from fedray.storage.states import latest_round
 

@@ -26,8 +26,8 @@ import shrinking
 from oracles import DENSE, ORACLES, SCOPE, Diverged, Played, play
 
 from fedray.base.errors import FedrayError, UserError, one_line
+from fedray.laws.draws import Drawn, draw
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.draws import Drawn, draw
 from fedray.storage.run_folder import RunFolder
 
 FIXED = (

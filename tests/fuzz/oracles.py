@@ -36,12 +36,10 @@ from torch import Tensor
 import fedray
 from fedray.base.errors import FedrayError, UserError, one_line
 from fedray.config import Experiment, with_read_plugins
+from fedray.config.plugins import Plugin
 from fedray.core import algorithms
 from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.models.architectures import architectures
-from fedray.plugins import Plugin
-from fedray.runtime.assembly import Assembly
-from fedray.runtime.draws import (
+from fedray.laws.draws import (
     DIGITS,
     SHAPES,
     SMALL_CLIP,
@@ -51,9 +49,11 @@ from fedray.runtime.draws import (
     check_relation,
     relations_of,
 )
+from fedray.laws.traces import CPU, Reversed, Trace, Violation, compare_traces
+from fedray.models.architectures import architectures
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.traces import CPU, Reversed, Trace, Violation, compare_traces
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 

@@ -12,7 +12,7 @@ from oracles import NETWORKS, PLUGIN, SCOPE, unset_key
 
 from fedray.base.errors import UserError
 from fedray.config.files import override
-from fedray.runtime.draws import Drawn, accepted
+from fedray.laws.draws import Drawn, accepted
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")

@@ -9,7 +9,7 @@ from fuzz import FIXED, drawn_from, judge, without_effect
 from oracles import SCOPE, processes
 from shrinking import CASES, read_case, shrink, write_case
 
-from fedray.runtime.draws import accepted, draw
+from fedray.laws.draws import accepted, draw
 
 
 @pytest.mark.parametrize("seed", FIXED)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import PrivateAttr
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
@@ -26,24 +27,22 @@ class Record:
 class NumberOnSelf(FedAvg):
     """Counts its steps in an attribute."""
 
-    steps = 0
+    _steps: int = 0
 
     def loss(self, output, batch, local):
-        self.steps += 1
-        return super().loss(output, batch, local) * (1 + 0.01 * self.steps)
+        self._steps += 1
+        return super().loss(output, batch, local) * (1 + 0.01 * self._steps)
 
 
 @method("array_on_self", "ArrayOnSelf", "-")
 class ArrayOnSelf(FedAvg):
     """Writes into an array of 80 kB."""
 
-    def __init__(self, hparams, setting):
-        super().__init__(hparams, setting)
-        self.losses = np.zeros(10_000)
+    _losses: Any = PrivateAttr(default_factory=lambda: np.zeros(10_000))
 
     def loss(self, output, batch, local):
         loss = super().loss(output, batch, local)
-        self.losses[local.client.id] = loss.item()
+        self._losses[local.client.id] = loss.item()
         return loss
 
 
@@ -51,12 +50,10 @@ class ArrayOnSelf(FedAvg):
 class ObjectOnSelf(FedAvg):
     """Changes an object of its own."""
 
-    def __init__(self, hparams, setting):
-        super().__init__(hparams, setting)
-        self.record = Record()
+    _record: Any = PrivateAttr(default_factory=Record)
 
     def finish(self, local, trained):
-        self.record.steps += trained.steps
+        self._record.steps += trained.steps
         return super().finish(local, trained)
 
 
@@ -64,12 +61,10 @@ class ObjectOnSelf(FedAvg):
 class DataOnSelf(FedAvg):
     """Changes a tensor through `.data` on the server."""
 
-    def __init__(self, hparams, setting):
-        super().__init__(hparams, setting)
-        self.rounds = torch.zeros(3)
+    _rounds: Any = PrivateAttr(default_factory=lambda: torch.zeros(3))
 
     def server_step(self, state, total, server):
-        self.rounds.data[0] += 1
+        self._rounds.data[0] += 1
         return super().server_step(state, total, server)
 
 

@@ -12,8 +12,8 @@ import pytest
 from small import Few
 
 from fedray.base.errors import FedrayError, one_line
-from fedray.runtime import conformance
-from fedray.runtime.conformance import (
+from fedray.laws import conformance
+from fedray.laws.conformance import (
     LAWS,
     Subject,
     check_drawn,
@@ -35,10 +35,10 @@ UNLIKE = ("fedgen", "feddistill", "fedtsp", "fedtgp")
 
 
 BROKEN = {
-    "number_on_self": ("self", "a step changed NumberOnSelf.steps"),
-    "array_on_self": ("self", "a step changed ArrayOnSelf.losses"),
-    "object_on_self": ("self", "a step changed ObjectOnSelf.record"),
-    "data_on_self": ("self", "a step changed DataOnSelf.rounds"),
+    "number_on_self": ("self", "a step changed NumberOnSelf._steps"),
+    "array_on_self": ("self", "a step changed ArrayOnSelf._losses"),
+    "object_on_self": ("self", "a step changed ObjectOnSelf._record"),
+    "data_on_self": ("self", "a step changed DataOnSelf._rounds"),
     "unseeded_draw": ("draws", "round 1: server/model/"),
     "global_draw": ("draws", "round 0: server/model/head.weight"),
     "edited_download": ("runs", "wrote into its download"),

@@ -24,7 +24,7 @@ class _Probe(Frozen):
 def temperatures(method: type[Algorithm]) -> list[str]:
     """The method's keys that are temperatures: bounded as `Temperature` is."""
     bounds = _Probe.model_fields["temperature"].metadata
-    fields = method.HParams.model_fields.items()
+    fields = method.model_fields.items()
     return [field.alias or name for name, field in fields if field.metadata == bounds]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,11 +18,11 @@ from fedray.core import Batch, ClientState, LocalContext, algorithms
 from fedray.core.stacked import refusal, shared_steps
 from fedray.core.sums import subtrees
 from fedray.federation import Federation
+from fedray.laws.conformance import small_experiment
+from fedray.laws.traces import Trace, compare_traces, serial, trace
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import small_experiment
-from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 CLOSE = 1e-5
 MOMENTUM = ("optimizer", {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3})
@@ -46,7 +46,7 @@ STACKABLE = sorted(method.name for method in algorithms.entries() if not refusal
 def experiment(method: str, *sets: tuple[str, Any]) -> Experiment:
     """Return a small experiment of a method."""
     made = dict(TINY)
-    if "prompt_length" in algorithms.get(method).HParams.model_fields:
+    if "prompt_length" in algorithms.get(method).model_fields:
         made["algorithm.prompt_length"] = 0
     if algorithms.get(method).requires.prompts:
         made = {key: value for key, value in TINY.items() if not key.startswith("model")}
@@ -194,7 +194,7 @@ class Odd(FedAvg):
     """FedAvg whose loss a test changes."""
 
     name, stacks = "odd", True
-    change: Callable[[Tensor, LocalContext], Tensor]
+    change: ClassVar[Any]
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         return type(self).change(super().loss(output, batch, local), local)

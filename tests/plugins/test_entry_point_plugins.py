@@ -13,7 +13,7 @@ import pytest
 from plugged import DATA, METHOD, SMALL
 
 from fedray.base.errors import UserError
-from fedray.plugins import read_plugin, use
+from fedray.config.plugins import read_plugin, use
 
 RUN = ["-m", "fedray.run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
 

@@ -11,11 +11,11 @@ from commands import analyse, cost, diff, predict, report, run, show, sweep, ver
 from PIL import Image
 
 import fedray
-import fedray.plugins as loading
+import fedray.config.plugins as loading
 from fedray.base.errors import UserError
 from fedray.cli.main import Commands
 from fedray.cli.names import ShownKey, settings
-from fedray.plugins import named_plugins, read_plugin, use
+from fedray.config.plugins import named_plugins, read_plugin, use
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
 SERIAL = ["--executor", "serial", "--no-track"]

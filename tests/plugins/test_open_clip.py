@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plugged import write
 
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from plugged import METHOD
 
-import fedray.plugins as loading
+import fedray.config.plugins as loading
 from fedray.base.errors import Failure, UserError
+from fedray.config.plugins import named_plugins, use
 from fedray.core import algorithms
 from fedray.plugin import partitions
-from fedray.plugins import named_plugins, use
 from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")

@@ -9,7 +9,7 @@ import pytest
 
 from fedray.base.errors import UserError
 from fedray.config import read_plugins
-from fedray.plugins import Plugin, located, read_plugin
+from fedray.config.plugins import Plugin, located, read_plugin
 
 
 @pytest.fixture(autouse=True)

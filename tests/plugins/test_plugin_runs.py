@@ -6,8 +6,8 @@ import pytest
 import yaml
 from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
 
-import fedray.plugins as module
-from fedray.plugins import use
+import fedray.config.plugins as module
+from fedray.config.plugins import use
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
 

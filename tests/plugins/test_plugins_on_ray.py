@@ -13,7 +13,7 @@ import torch
 from plugged import DATA, METHOD, MODEL, PAYLOAD, run, write
 
 import fedray
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.server import run_on_ray

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from fedray.__main__ import main
-from fedray.plugins import hash_of
-from fedray.registry import installed_points, search_path
+from fedray.config.plugins import hash_of
+from fedray.config.registry import installed_points, search_path
 
 MARK = "import pathlib; pathlib.Path({marker!r}).touch()\n"
 

@@ -8,7 +8,7 @@ import pytest
 from plugged import METHOD
 
 from fedray.config import with_used_plugins
-from fedray.plugins import use
+from fedray.config.plugins import use
 from fedray.runtime.resolve import resolve
 
 OTHER = METHOD.replace('"scaled"', '"other"')

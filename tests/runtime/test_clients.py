@@ -38,7 +38,7 @@ def dropped(assemble, monkeypatch):
         if seed not in runtimes:
             runtimes[seed] = GroupRunner(assemble("local", {"seed": seed}), CPU)
         runtime = runtimes[seed]
-        monkeypatch.setattr(runtime.assembly.algorithm, name, step, raising=False)
+        monkeypatch.setitem(vars(runtime.assembly.algorithm), name, step)
         _, after = step_of(runtime, client, name=name, round_=round_)
         return after.memory["kept"].tolist()
 
@@ -80,7 +80,7 @@ def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(d
 )
 def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
     runtime = GroupRunner(assemble("local"), CPU)
-    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", lambda *_: returned)
+    monkeypatch.setitem(vars(runtime.assembly.algorithm), "client_update", lambda *_: returned)
     with pytest.raises(ClientError, match=re.escape(cause)):
         step_of(runtime)
 
@@ -92,7 +92,7 @@ def test_a_state_keeps_no_memory_of_the_model_that_the_next_client_loads(assembl
         model = client.load(state.model)
         return None, ClientState(state.model, dict(client.weights(model)))
 
-    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+    monkeypatch.setitem(vars(runtime.assembly.algorithm), "client_update", step)
     _, first = step_of(runtime)
     kept = {name: tensor.clone() for name, tensor in first.memory.items()}
     other = ClientState({name: tensor + 1 for name, tensor in kept.items()})
@@ -110,7 +110,7 @@ def test_a_step_has_no_images_that_a_model_is_measured_on(assemble, monkeypatch,
     def step(client, state, down):
         return getattr(client, images)
 
-    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+    monkeypatch.setitem(vars(runtime.assembly.algorithm), "client_update", step)
     with pytest.raises(ClientError, match=f"'Client' object has no attribute '{images}'"):
         step_of(runtime)
 
@@ -129,7 +129,7 @@ def replied(assemble, monkeypatch):
     runtime = GroupRunner(assemble("local"), CPU)
 
     def replied(step):
-        monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+        monkeypatch.setitem(vars(runtime.assembly.algorithm), "client_update", step)
         return step_of(runtime)[0]
 
     return replied
@@ -198,7 +198,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
         logits[0, 3] = value
         return logits
 
-    monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
+    monkeypatch.setitem(vars(runtime.assembly.algorithm), "predict", predict)
     with pytest.raises(ClientError, match=f"NotFinite: the tested model's logits contain {value};"):
         run_tests(runtime, [0])
 
@@ -209,7 +209,7 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
     def predict(output, local):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
 
-    monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
+    monkeypatch.setitem(vars(runtime.assembly.algorithm), "predict", predict)
     predicted = run_tests(runtime, [0])[0, 0, 2]
     assert predicted[:2].sum() == 0 < predicted.sum()
 
@@ -271,7 +271,7 @@ def two_steps(assemble, monkeypatch):
 
     def two_steps(update, changes=None):
         made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
-        monkeypatch.setattr(made.algorithm, "client_update", update)
+        monkeypatch.setitem(vars(made.algorithm), "client_update", update)
         return GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2))
 
     return two_steps
@@ -304,7 +304,7 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
 
     work = []
     for init in (made.algorithm.init_client, first):
-        made.algorithm.init_client = init
+        vars(made.algorithm)["init_client"] = init
         answers = GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2))
         work.append([reply.work for reply, _ in answers])
     assert work[0] == work[1]
@@ -357,7 +357,7 @@ def test_a_step_that_writes_into_what_it_reads_is_named(
 def test_a_test_that_writes_into_its_download_is_named(assemble, monkeypatch):
     made = assemble("fedavg", {"model.group": "cnn2"})
     (client, state, down), *_ = sent_to(made, 1)
-    monkeypatch.setattr(made.algorithm, "begin", lambda *_: down.model["head.bias"].zero_())
+    monkeypatch.setitem(vars(made.algorithm), "begin", lambda *_: down.model["head.bias"].zero_())
     monkeypatch.setattr("fedray.runtime.groups.run_test", lambda _, a, *rest: a.begin())
     with pytest.raises(ClientError, match=r"step evaluate: .* its download"):
         run_tests(GroupRunner(made, CPU), [client], state=state, down=down)

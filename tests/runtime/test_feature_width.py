@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.base.errors import UserError
-from fedray.runtime import models
+from fedray.base.errors import UserError, warn_once
 
 
 @pytest.fixture(autouse=True)
 def _said_anew():
-    models._log_adapter.cache_clear()
+    warn_once.cache_clear()
 
 
 def extractor(assembly, architecture):

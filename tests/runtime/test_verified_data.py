@@ -13,8 +13,7 @@ from fedray.api import training
 from fedray.base.errors import UserError
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
-from fedray.runtime.assembly import Assembly
-from fedray.runtime.cache import shared
+from fedray.runtime.assembly import Assembly, forget_shared
 from fedray.runtime.resolve import resolve
 
 KEYS = ["rounds=2", "local_epochs=1", "batch_size=8", "data.clients=2", "data.source=image_folder"]
@@ -39,7 +38,7 @@ def root(tmp_path) -> Path:
 
 
 def command(root: Path, out: Path, *words: str, executor: str = "serial") -> int:
-    shared.clear()  # as in a process of its own
+    forget_shared()  # as in a process of its own
     return main(
         ["local_digits", *KEYS, f"data.root={root}", "--executor", executor, "--no-track",
          "--out", str(out), *words]
@@ -83,9 +82,9 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
     capsys.readouterr()
     assert main(resume) == 2
     error = capsys.readouterr().err
-    assert "cannot go on: data_sha256 was " in error
+    assert "another experiment (data_sha256 was " in error
     assert error.count("\n") == 1
-    with pytest.raises(UserError, match="cannot go on: data_sha256 was "):
+    with pytest.raises(UserError, match=r"another experiment \(data_sha256 was "):
         reopen(out)
     left = {path: path.read_bytes() for path in before}
     assert left == before

@@ -99,6 +99,6 @@ def numbers_of(record: TableRecord, place: Place) -> dict[int, dict[str, float] 
 def claims_of(record: TableRecord) -> list[SimpleNamespace]:
     """Return the claims of a table with their comparisons and verdicts."""
     return [
-        SimpleNamespace(**{**dict(result), "claim": claim, "comparison": comparison})
-        for claim, comparison, result in record.tested
+        SimpleNamespace(**vars(result), verdict=result.verdict, p=result.comparison.p)
+        for result in record.claims
     ]

@@ -204,7 +204,7 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
         return None if lost else flat(wanted)
 
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
-    assert sorted(found.asked[0][1].differences) == [1, 2]
+    assert sorted(found.claims[0].comparison.differences) == [1, 2]
     assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
     sentence = "a difference that of the seeds which both sides have"
     assert sentence in markdown(table_page(found))
@@ -252,7 +252,7 @@ def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     study = play(fragile(("mine", 0.5, 1), why=why), **THREE)
     assert chosen(state_of(study)) == {"lr": 0.5}
     found = outcome(study)
-    assert sorted(found.asked[0][1].differences) == [0, 2]
+    assert sorted(found.claims[0].comparison.differences) == [0, 2]
     assert not any(run.diverged for run in found.runs.values() if isinstance(run, FailedRun))
     again = Study(study.home, study.plan, study.store)
     go_on(again, study)
@@ -265,7 +265,7 @@ def test_a_choice_that_diverges_is_a_seed_that_failed_and_is_not_tried_again(pla
     go_on(again, study)
     assert again.is_complete
     found = outcome(again)
-    assert sorted(found.asked[0][1].differences) == [0, 2]
+    assert sorted(found.claims[0].comparison.differences) == [0, 2]
     assert found.reasons(found.cell(MINE)) == {1: f"{DIVERGED}: its loss is no number"}
     assert state_of(study).choices[1] == {"lr": 0.5}
 

@@ -169,7 +169,7 @@ def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_repo
     found = outcome(play(lost, report={"seeds": [0, 1, 2]}))
     assert [each is None for each in numbers_of(found, MINE).values()] == [True, False, False]
     assert found.reasons(found.cell(MINE)) == {0: "it diverged: its loss is no number"}
-    assert sorted(found.asked[0][1].differences) == [1, 2]
+    assert sorted(found.claims[0].comparison.differences) == [1, 2]
 
 
 def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):

@@ -66,8 +66,9 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     rows = ["mine", "local", "fedavg", "fedproto"]
     assert [(cell["row"], cell["phase"]) for cell in tree["cells"]] == [(r, "over") for r in rows]
     assert all(len(cell["tried"]) == 3 for cell in tree["cells"])
-    assert [each["claim"] for each in tree["claims"]] == [f"mine > {row}" for row in rows[1:]]
-    assert {each["verdict"] for each in tree["claims"]} <= {"holds", "refuted", "undecided"}
+    claims = TableRecord.read(here / "first" / "table.json").claims
+    assert [each.claim.question for each in claims] == [f"mine > {row}" for row in rows[1:]]
+    assert {each.verdict for each in claims} <= {"holds", "refuted", "undecided"}
     assert {run["round"] for run in tree["runs"].values()} <= {1, 2}
     assert not list((here / "results" / "store").glob("*/states"))
     assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"

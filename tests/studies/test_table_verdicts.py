@@ -97,7 +97,7 @@ def test_what_could_not_be_answered_was_asked_all_the_same(play):
     curve = numbers(lost=[None] * 4, **CLEAR)
     found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
     assert [each.verdict for each in found.claims] == ["undecided", "not asked", "not asked"]
-    assert found.claims[0].p_holm == pytest.approx(3 * found.claims[0].p)
+    assert found.claims[0].p_holm == pytest.approx(3 * found.claims[0].comparison.p)
 
 
 def test_one_seed_decides_nothing(play):
@@ -116,8 +116,8 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
         {"better": "mine @ y", "worse": "mine @ x"},
     ]
     changes = {**ALONE, "report": {"seeds": [0, 1]}, "columns": columns, "claims": claims}
-    found = outcome(play(curve, **changes)).asked[:4]
-    differences = [list(comparison.differences.values()) for _, comparison in found]
+    found = outcome(play(curve, **changes)).claims[:4]
+    differences = [list(each.comparison.differences.values()) for each in found]
     assert differences == [
         pytest.approx([10.0, 10.0]),
         pytest.approx([10.0, 0.0]),
@@ -201,7 +201,7 @@ def test_a_claim_that_a_control_makes_too_counts_once(play):
         {"better": "mine", "worse": "null", "source": "Table 2"},
     ]
     _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
-    asked = [(claim.question, claim.source) for claim, _ in record.asked]
+    asked = [(each.claim.question, each.claim.source) for each in record.claims]
     assert asked[1:] == [("mine > null", "Table 2"), ("null > mean(mine, base)", "control")]
 
 

@@ -14,8 +14,7 @@ from rounds import rounds_in, serial
 
 from fedray.config import Experiment, dump_yaml
 from fedray.models.clip import load_clip
-from fedray.runtime.assembly import Assembly
-from fedray.runtime.cache import shared
+from fedray.runtime.assembly import Assembly, forget_shared
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import MEASURED_SECONDS
@@ -56,7 +55,7 @@ def run(words: list[str], out: Path) -> Any:
 
 def cold() -> None:
     """Forget what this process shares between runs."""
-    shared.clear()
+    forget_shared()
     load_clip.cache_clear()
 
 

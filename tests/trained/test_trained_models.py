@@ -21,8 +21,8 @@ import fedray
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.base.errors import UserError
+from fedray.config.plugins import use
 from fedray.core import algorithms
-from fedray.plugins import use
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
@@ -131,7 +131,7 @@ def small(method: str) -> dict[str, Any]:
     if not requires.prompts:
         return {**changes, "model.group": "cnn3"}
     changes |= {"lr": 0.2, "data.samples": 160}
-    if "length" in algorithms.get(method).HParams.model_fields:
+    if "length" in algorithms.get(method).model_fields:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05

@@ -120,10 +120,20 @@ def read_table(folder: Path) -> Values:
             for name, value in table["runs"][run]["values"].items():
                 values[f"{place}seed {seed}: {name}"] = value
             values[f"{place}round of seed {seed}"] = table["runs"][run]["round"]
-    for claim in table["claims"]:
-        for name in ("verdict", "p", "p_holm"):
-            values[f"{claim['claim']}: {name}"] = claim[name]
+    for claim, *found in _verdicts(folder, table):
+        for name, value in zip(("verdict", "p", "p_holm"), found, strict=True):
+            values[f"{claim}: {name}"] = value
     return values
+
+
+def _verdicts(folder: Path, table: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the claims of a table with verdict, p and corrected p, which old tables hold."""
+    if "claims" in table:
+        return [(c["claim"], c["verdict"], c["p"], c["p_holm"]) for c in table["claims"]]
+    from fedray.results.record import TableRecord
+
+    found = TableRecord.read(folder / "table.json").claims
+    return [(c.claim.question, c.verdict, c.comparison.p, c.p_holm) for c in found]
 
 
 def read_sweep(folder: Path) -> Values:

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class FedConcat(FedAvg):
     version = 3  # clients keep the encoders' buffers beside their weights
     one_model = True
     dense = False
-    keep_encoders = core.gift(encoders=core.sent("weights", OF_CLUSTERS))
+    keep_encoders: ClassVar = core.gift(encoders=core.sent("weights", OF_CLUSTERS))
     """The clusters' encoders: weights and buffers, by cluster and name."""
 
     clusters: int = Field(2, ge=1, le=100_000)

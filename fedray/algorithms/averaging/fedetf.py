@@ -27,6 +27,7 @@ Buffers: as in FedAvg.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ class FedETF(ExtraParameters):
 
     version = 2  # predicts with s
     one_model = True
-    keep_simplex = core.gift(
+    keep_simplex: ClassVar = core.gift(
         simplex=core.sent("prototypes", "nothing: a random rotation of a fixed simplex", "C C")
     )
 

@@ -21,6 +21,8 @@ Deviations:
       uses the client's own output as teacher, which has no gradient either.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,7 +38,7 @@ class FedDistill(ClassAveraging):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     version = 2  # means over clients in double precision
-    proto_agg = "uniform"
+    proto_agg: ClassVar = "uniform"
     down = {
         "vectors": core.sent(
             "logits", "mean outputs on a class over its clients, which may be one", "C C"

@@ -38,7 +38,7 @@ class AlignFed(HeadAveraging):
 
     down: ClassVar[Any] = {"weight": core.sent("statistics", number=float)}
     """Besides the head, this round's weight of the alignment."""
-    keep_targets = core.gift(
+    keep_targets: ClassVar = core.gift(
         targets=core.sent("prototypes", "nothing: the targets are drawn from the seed", "C d")
     )
 

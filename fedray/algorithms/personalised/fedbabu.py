@@ -15,7 +15,7 @@ Buffers: those of the body are averaged as in FedAvg; the head has none.
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
@@ -27,7 +27,7 @@ class FedBABU(FedAvg):
     """FedAvg of the model's body under one fixed random head, which clients store."""
 
     one_model = True
-    keep_head = core.gift(head=core.sent("weights", "nothing: initial weights"))
+    keep_head: ClassVar = core.gift(head=core.sent("weights", "nothing: initial weights"))
 
     def shared(self, model: core.Classifier) -> Collection[str]:
         """Return the names of the body, which is the model without its head (Algorithm 1)."""

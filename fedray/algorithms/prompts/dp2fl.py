@@ -202,7 +202,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         ),
         "initial_loss": core.sent("statistics", number=float),
     }
-    analysis_metrics = tuple(
+    analysis_metrics: ClassVar = tuple(
         Metric(f"share_{relation}", "share", None, None)
         for relation in ("helpful", "retained", "dropped")
     )

@@ -38,7 +38,7 @@ class FedPCL(PrototypeAveraging):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
     requires = core.Requires(head=False)
-    proto_agg = "uniform"
+    proto_agg: ClassVar = "uniform"
     down: ClassVar[Any] = {
         "sets": core.sent("prototypes", "every client's class means, to every client", "N C d"),
     }

@@ -25,6 +25,7 @@ Deviations:
 
 from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ from fedray.models import drawn_linear
 class FedTGP(PrototypeAveraging, ServerTraining):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
-    proto_agg = "uniform"
+    proto_agg: ClassVar = "uniform"
 
     lambda_: core.LossWeight = 1.0
     """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""

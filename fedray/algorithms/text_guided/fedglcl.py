@@ -28,7 +28,7 @@ Deviations:
       below the trained part stay frozen and are computed once.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +67,7 @@ class FedGLCL(FedAvg):
 
     one_model = True
     requires = core.Requires(text="plain", head=False)
-    keep_text = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
+    keep_text: ClassVar = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
     """T, the classes' text embeddings of unit length [C, V]."""
 
     tau: core.Temperature = 0.07
@@ -107,7 +107,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     one_model = True
     stacks = False  # transformers' BERT does not run under vmap
     requires = core.Requires(text=True, head=False)
-    keep_inputs = core.gift(
+    keep_inputs: ClassVar = core.gift(
         hidden=core.sent("text_embeddings", OF_NAMES, "texts tokens w"),
         words=core.sent("statistics", "", "texts tokens", dtype=torch.int64),
         mask=core.sent("statistics", "", "texts tokens", dtype=torch.bool),

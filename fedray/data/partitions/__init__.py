@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedray.base.errors import UserError
 from fedray.config import Entry
+from fedray.config.registry import Registry
 from fedray.data.imageset import Domains
-from fedray.registry import Registry
 
 Indices = NDArray[np.int64]
 

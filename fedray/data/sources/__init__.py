@@ -12,6 +12,8 @@ import numpy as np
 
 from fedray.base.errors import UserError
 from fedray.config import Component, Entry, component, content_of, files_of
+from fedray.config.plugins import plugin_of
+from fedray.config.registry import Registry, version_of
 from fedray.data.decoding import (
     AS_STORED,
     Allocate,
@@ -26,8 +28,6 @@ from fedray.data.imageset import ImageSet, dominant_classes
 from fedray.data.known import known_sets, recognise, spellings
 from fedray.data.listing import Listing, Row, domains_of, select_rows
 from fedray.data.splits import split_files
-from fedray.plugins import plugin_of
-from fedray.registry import Registry, version_of
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 
 _FORMAT = 5

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.base.errors import UserError
 from fedray.config import Entry
-from fedray.registry import Registry
+from fedray.config.registry import Registry
 
 _log = logging.getLogger(__name__)
 

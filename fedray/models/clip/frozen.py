@@ -7,13 +7,13 @@ from typing import Any, Self
 import torch
 
 from fedray.base.errors import UserError
+from fedray.config.registry import version_of
 from fedray.language.encoders.base import freeze
 from fedray.language.encoders.clip_weights import WeightSource
 from fedray.language.encoders.kernels import halve
 from fedray.language.encoders.openclip import OpenClipText, build_clip
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
 from fedray.models.clip.vision import VisionTower
-from fedray.registry import version_of
 
 OPENAI_PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedray.base.errors import UserError
 from fedray.config import Entry
+from fedray.config.registry import Registry
 from fedray.data.decoding import Resize
 from fedray.language.encoders.clip_weights import OpenClipParams, WeightSource, locate
-from fedray.registry import Registry
 
 MODEL_DEFAULT = "ViT-B-16-quickgelu"
 KEY = "model.clip"

@@ -32,7 +32,7 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
     """
     of_run = RunFolder(folder)
     assembly = Assembly(load_experiment(of_run.experiment()))
-    check_same(of_run, assembly)
+    check_same(of_run, assembly.experiment, assembly)
     checkpoint = StateStore(of_run.states).load()
     if checkpoint is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")

@@ -21,7 +21,7 @@ from fedray.results.pages.cells import (
 )
 from fedray.results.pages.figures import Plot, Series, figure_curves, figure_points
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
-from fedray.results.paired import Comparison, Side
+from fedray.results.paired import Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
@@ -131,7 +131,8 @@ def decided_best(record: TableRecord, column: str | None, metric: Metric) -> str
         for row in record.plan.rows
         if record.numbers.interval(Side(row, column), metric.name) is not None
     }
-    for claim, _, result in record.tested:
+    for result in record.claims:
+        claim = result.claim
         larger, smaller = claim.better, claim.worse
         if {claim.metric, claim.than} != {metric.name} or larger.other or smaller.other:
             continue
@@ -194,24 +195,25 @@ def _letters(name: str) -> str:
 # --- comparisons ----------------------------------------------------------------------------------
 
 
-def verdict_text(comparison: Comparison, result: ClaimResult) -> str:
+def verdict_text(result: ClaimResult) -> str:
     """Return the text of a verdict, with the reason why a claim cannot be decided."""
     if result.verdict == "not asked":
         return "no runs"
-    if result.verdict == "undecided" and comparison.is_same:
+    if result.verdict == "undecided" and result.comparison.is_same:
         return "undecided: the same on every seed"
-    if result.verdict == "undecided" and len(comparison.differences) < 2:
+    if result.verdict == "undecided" and len(result.comparison.differences) < 2:
         return "undecided: needs two seeds at least"
     return result.verdict
 
 
 def _claims(record: TableRecord) -> Section:
     rows = []
-    for claim, comparison, result in record.tested:
+    for result in record.claims:
+        claim, comparison = result.claim, result.comparison
         metric, interval = record.metric(claim.metric), comparison.interval
         named = claim.metric == claim.than != record.plan.metrics[0]
         shows = NOTHING
-        if interval and (least := comparison.test.decidable(interval, len(record.asked))):
+        if interval and (least := comparison.test.decidable(interval, len(record.claims))):
             shows = number(least, metric, interval.half)
         rows.append(
             [
@@ -219,7 +221,7 @@ def _claims(record: TableRecord) -> Section:
                 difference_cell(interval, metric),
                 shows,
                 p_text(result.p_holm),
-                f"**{verdict_text(comparison, result)}**",
+                f"**{verdict_text(result)}**",
                 claim.source,
             ]
         )

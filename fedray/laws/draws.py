@@ -26,13 +26,13 @@ from fedray import core
 from fedray.base.errors import UserError, one_line
 from fedray.config import Chosen, Experiment, Frozen, Tree
 from fedray.config.files import merge, override
+from fedray.config.plugins import Plugin, use
+from fedray.config.registry import parameters_of, registry
 from fedray.core.optimizers import Adam
+from fedray.laws.traces import Trace, compare_traces, serial, trace
 from fedray.models.clip import small_clip_folder
-from fedray.plugins import Plugin, use
-from fedray.registry import parameters_of, registry
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
-from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 DIGITS: Tree = {"source": "digits"}
 SMALL_CLIP: Tree = {"source": "digits", "image_size": 32}
@@ -212,7 +212,7 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
         "batch_size": 16,
         "lr": 0.05,
         "data": {"clients": 3, "samples": 60 if requires.prompts else 90, **data},
-        "algorithm": {"name": method, **_parameters(algorithm.HParams, random)},
+        "algorithm": {"name": method, **_parameters(algorithm, random)},
         "model": {} if requires.prompts else {"group": one_of(random, [*scope.networks])},
     }
     tree = merge(required(algorithm), tree)

@@ -24,16 +24,8 @@ from fedray.config import Experiment, Tree, with_plugins
 from fedray.config.files import merge
 from fedray.core.client import named_tensors
 from fedray.core.stacked import refusal
-from fedray.runtime.assembly import Assembly
-from fedray.runtime.cluster import connect
-from fedray.runtime.draws import CHEAP, Scope, check_relation, draw, relations_of, required
-from fedray.runtime.groups import GroupRunner
-from fedray.runtime.isolation import Isolation
-from fedray.runtime.pool import WorkerPool
-from fedray.runtime.ray_executor import RayExecutor, Worker
-from fedray.runtime.resolve import from_tree
-from fedray.runtime.session import Session
-from fedray.runtime.traces import (
+from fedray.laws.draws import CHEAP, Scope, check_relation, draw, relations_of, required
+from fedray.laws.traces import (
     CPU,
     MakeExecutor,
     OneByOne,
@@ -45,6 +37,14 @@ from fedray.runtime.traces import (
     serial,
     trace,
 )
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.cluster import connect
+from fedray.runtime.groups import GroupRunner
+from fedray.runtime.isolation import Isolation
+from fedray.runtime.pool import WorkerPool
+from fedray.runtime.ray_executor import RayExecutor, Worker
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.states import StateStore
 
@@ -88,7 +88,7 @@ def small_experiment(
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
     algorithm = core.algorithms.get(method)
-    cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.HParams.model_fields}
+    cheap = {k: few[0] for k, few in CHEAP.items() if k in algorithm.model_fields}
     tree = merge({**tree, "algorithm": {"name": method, **cheap}}, required(algorithm))
     if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
@@ -148,11 +148,11 @@ def check_attributes(subject: Subject) -> None:
 
 def _attributes(assembly: Assembly) -> dict[str, bytes]:
     """Pickle each attribute of a method, except cached properties, also those of its setting."""
-    kind = type(assembly.algorithm)
+    method = assembly.algorithm
     return {
         name: cloudpickle.dumps(replace(value) if isinstance(value, core.Setting) else value)
-        for name, value in vars(assembly.algorithm).items()
-        if not isinstance(getattr(kind, name, None), cached_property)
+        for name, value in {**vars(method), **(method.__pydantic_private__ or {})}.items()
+        if not isinstance(getattr(type(method), name, None), cached_property)
     }
 
 

@@ -15,10 +15,10 @@ from torch.testing import assert_close
 from fedray import core
 from fedray.base.errors import FedrayError, one_line
 from fedray.base.trees import Snapshot, leaves
+from fedray.config.plugins import use
 from fedray.core.sums import subtrees
 from fedray.evaluation.answers import Counts
 from fedray.federation import Executor, Federation, Reply, Task
-from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Round

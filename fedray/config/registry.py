@@ -1,10 +1,10 @@
 """Registries of everything that an experiment chooses by name, one for each kind.
 
 An entry is a class or an object with a `name`, a `version` of its code, optional typed parameters
-(`config.Entry`, or `HParams` of a method), and a docstring whose first line describes it.
+(`config.Entry`), and a docstring whose first line describes it.
 Registering an entry adds it to listings, the reference page, validation and name suggestions.
 
-The registering file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are
+The registering file belongs to this package, to a plug-in (`config/plugins.py`), whose entries are
 available while the plug-in is used, or to an installed package with an entry point in the group
 `fedray.plugins`.
 """
@@ -299,8 +299,8 @@ def _who_registers() -> tuple[str, str | None, bool]:
 
 
 def parameters_of(entry: Any) -> Any:
-    """Return the pydantic model of an entry's parameters, often itself; None without one."""
-    return entry if hasattr(entry, "model_fields") else getattr(entry, "HParams", None)
+    """Return the entry if it has parameters, else None."""
+    return entry if hasattr(entry, "model_fields") else None
 
 
 def version_of(entry: Any) -> int | str:
