@@ -14,9 +14,8 @@ from fedray.base.activity import end_waiting
 from fedray.base.errors import UserError, nearest
 from fedray.base.units import size_of
 from fedray.command import Command
-from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
+from fedray.data.downloads import NotTheFile, Origin, OriginFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
-from fedray.data.origins import Origin, OriginFile
 from fedray.data.weights import KnownWeights, hub_cache, known_weights
 
 
