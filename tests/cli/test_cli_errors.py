@@ -52,7 +52,7 @@ def refused(tmp_path, capsys):
         ("data.samples=100000", "data.samples=100000, but there are 1797 images"),
         (
             "data.clients=2000",
-            "need 40000 images, found 1797; lower data.clients or data.partition.",
+            "need 40000 images, found 1797; lower data.clients or",
         ),
     ],
 )
