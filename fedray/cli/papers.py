@@ -67,6 +67,8 @@ class PaperFile(Frozen):
     """Authors, venue, arXiv number."""
     printed: str = ""
     """What scale printed takes where paper and official code differ, and how to get the other."""
+    offline: str = ""
+    """What needs a network, and what is tested instead, of items that do not say it themselves."""
     order: list[str]
     """The items' names, in the paper's order."""
     items: list[Item] = Field(default_factory=list)
@@ -114,13 +116,14 @@ def read_papers() -> dict[str, PaperFile]:
         file = validate(PaperFile, read_mapping(path), path.stem)
         own = {item.item: item for item in file.items}
         items = [
-            _item(name, own.get(name), answers.get((path.stem, name), [])) for name in file.order
+            _item(name, own.get(name), answers.get((path.stem, name), []), file.offline)
+            for name in file.order
         ]
         papers[path.stem] = file.model_copy(update={"items": items})
     return papers
 
 
-def _item(name: str, own: Item | None, answers: list[_Answer]) -> Item:
+def _item(name: str, own: Item | None, answers: list[_Answer], offline: str) -> Item:
     """Return an item with the commands of the studies that reproduce it."""
     source = own or next((answer.item for answer in answers if answer.item.asks), None)
     if source is None:
@@ -132,7 +135,7 @@ def _item(name: str, own: Item | None, answers: list[_Answer]) -> Item:
         ]
         for scale in SCALES
     }
-    keys |= {key: getattr(source, key) for key in ("asks", "measure", "offline")}
+    keys |= {"asks": source.asks, "measure": source.measure, "offline": source.offline or offline}
     return Item(item=name, **keys)
 
 
