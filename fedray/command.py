@@ -54,10 +54,8 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
         help_ = "Print the traceback of an error, too."
-        option = click.Option(
-            ["--debug"], is_flag=True, expose_value=False, callback=_set_debug, help=help_
-        )
-        self.params.append(option)
+        flag = click.Option(["--debug"], is_flag=True, expose_value=False, help=help_)
+        self.params.append(flag)
 
 
 class LazyGroup(click.Group):
@@ -102,13 +100,6 @@ class LazyGroup(click.Group):
 
 _is_program = False
 """Whether `run` executes the command line of this process."""
-_debug = False
-"""Whether the current command has the flag `--debug`."""
-
-
-def _set_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    global _debug
-    _debug = value
 
 
 class _Path(click.ParamType[Path]):
@@ -186,8 +177,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
         SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
-    global _is_program, _debug
-    _is_program, _debug = argv is None, False
+    global _is_program
+    _is_program = argv is None
+    words = tuple(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -195,7 +187,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
     sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in before)
     try:
         with sigterm_raised():
-            code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
+            code = _invoked(command, list(words), prog)
             sys.stdout.flush()
             return code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -208,15 +200,15 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         say_stopped(stop)
         return TERMINATED if _is_terminated(stop) else INTERRUPTED
     except Exception as error:
-        return NOBODY_READS if _nobody_reads(error) else _report(error)
+        return NOBODY_READS if _nobody_reads(error) else _report(error, "--debug" in words)
     finally:
         end_waiting()
         sys.stdout, sys.stderr = before
 
 
-def _report(error: Exception) -> int:
-    """Print an error, with `--debug` its traceback before; return the exit code."""
-    if _debug:
+def _report(error: Exception, debug: bool) -> int:
+    """Print an error, and with `debug` its traceback before; return the exit code."""
+    if debug:
         print(mask("".join(format_exception(error))), file=sys.stderr, end="")
     if isinstance(error, OSError) and error.filename:
         error = UserError(f"{os.fsdecode(error.filename)}: {error.strerror}")

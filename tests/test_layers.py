@@ -74,7 +74,7 @@ HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 
 def part(module: str) -> str:
-    """fedray.data.cache belongs to "data"; a command inside a part stands on top."""
+    """fedray.data.public belongs to "data"; a command inside a part stands on top."""
     if module.endswith(".__main__"):
         return "__main__"
     return module.split(".")[1] if "." in module else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedray.data.known import KnownSet, known_sets
 from fedray.base.markdown import markdown_table
-from fedray.data.origins import Origin
+from fedray.data.downloads import Origin
 from fedray.base.units import size_of
 from fedray.data.weights import KnownWeights, known_weights
 

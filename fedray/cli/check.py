@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from textwrap import fill, indent
-from typing import TYPE_CHECKING
 
 import click
 
 from fedray.base.activity import say_next
 from fedray.base.errors import UserError
 from fedray.command import RUN_ERROR, Command, plugins
-
-if TYPE_CHECKING:
-    from fedray.laws.conformance import Law
 
 
 @click.command(cls=Command)
@@ -39,27 +35,16 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
         raise UserError("name a method to check, for example fedavg, or all")
     methods = list(algorithms.names()) if methods == ["all"] else methods
     experiments = [small_experiment(method, sets, plugin) for method in methods]
+    broken = False
     with closing(Workers()) as workers:
-        broken = [
-            difference
-            for method, experiment in zip(methods, experiments, strict=True)
-            for difference in print_verdicts(method, verdicts(experiment, workers))
-            if difference
-        ]
+        for method, experiment in zip(methods, experiments, strict=True):
+            print(method, flush=True)
+            started = time.monotonic()
+            for law, difference in verdicts(experiment, workers):
+                broken |= bool(difference)
+                result = "BROKEN" if difference else "holds"
+                print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
+                if difference:
+                    print(indent(fill(difference, 70), " " * 10), flush=True)
+            print(f"  {time.monotonic() - started:.1f} s", flush=True)
     return RUN_ERROR if broken else 0
-
-
-def print_verdicts(method: str, found: Iterable[tuple[Law, str]]) -> Iterator[str]:
-    """Print each verdict on a method when it is reached, then the elapsed time; yield differences.
-
-    A difference is "" if the law holds.
-    """
-    started = time.monotonic()
-    print(method, flush=True)
-    for law, difference in found:
-        result = "BROKEN" if difference else "holds"
-        print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
-        if difference:
-            print(indent(fill(difference, 70), " " * 10), flush=True)
-        yield difference
-    print(f"  {time.monotonic() - started:.1f} s", flush=True)

@@ -41,10 +41,7 @@ def split_command(command: str) -> tuple[str, list[str]]:
     match = _COMMAND.fullmatch(command)
     if match is None:
         raise UserError(f"{shown(command)} is no command of fedray; write fedray run ...")
-    try:
-        word, *args = shlex.split(match[1])
-    except ValueError as error:
-        raise UserError(f"{shown(command)} cannot be read ({error})") from None
+    word, *args = shlex.split(match[1])
     return word, args
 
 

@@ -14,9 +14,8 @@ from fedray.base.activity import end_waiting
 from fedray.base.errors import UserError, nearest
 from fedray.base.units import size_of
 from fedray.command import Command
-from fedray.data.downloads import NotTheFile, fetch, fetch_hub, unpack
+from fedray.data.downloads import NotTheFile, Origin, OriginFile, fetch, fetch_hub, unpack
 from fedray.data.known import KnownSet, known_sets
-from fedray.data.origins import Origin, OriginFile
 from fedray.data.weights import KnownWeights, hub_cache, known_weights
 
 
@@ -205,20 +204,19 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     """
     home = Path(os.environ.get("FEDRAY_DATA", "/nowhere")).expanduser()
     for known in known_sets().values():
-        root = home / known.folder
-        begun = root.with_name(f"{root.name}.part").is_dir()
-        state = "here" if root.is_dir() else "begun" if begun else "-"
-        place = str(root) if state == "here" else known.origin.page
-        size = sum(file.bytes or 0 for file in known.origin.files)
-        yield known.name, state, _sized(known.title, size), place
+        root, begun = home / known.folder, home / f"{known.folder}.part"
+        state = "here" if root.is_dir() else "begun" if begun.is_dir() else "-"
+        yield _row(known, state, sum(file.bytes or 0 for file in known.origin.files), str(root))
     for weights in known_weights().values():
-        here = f"package {weights.package}" if weights.package else str(hub_cache())
-        state, place = ("here", here) if weights.is_here else ("-", weights.origin.page)
-        yield weights.name, state, _sized(weights.title, weights.bytes or 0), place
+        place = f"package {weights.package}" if weights.package else str(hub_cache())
+        yield _row(weights, "here" if weights.is_here else "-", weights.bytes or 0, place)
 
 
-def _sized(title: str, size: int) -> str:
-    return f"{title} ({size_of(size)})" if size else title
+def _row(
+    known: KnownSet | KnownWeights, state: str, size: int, place: str
+) -> tuple[str, str, str, str]:
+    title = f"{known.title} ({size_of(size)})" if size else known.title
+    return known.name, state, title, place if state == "here" else known.origin.page
 
 
 def _lines(cells: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, NamedTuple
 
 import click
 from pydantic import Field
@@ -73,32 +73,13 @@ class PaperFile(Frozen):
     """Items that no study reproduces; in `read_papers` all items, in order."""
 
 
-class _Answer(NamedTuple):
-    """A study that reproduces an item, with its scales and its entry for the item."""
-
-    kind: Kind
-    name: str
-    scales: list[str]
-    item: PaperItem
-
-    def commands(self, scale: str) -> Iterator[str]:
-        """Yield the command that runs the study at one scale, and those that read its results."""
-        folder = f"results/{self.name}_{scale}"
-        rows = f" --rows {','.join(self.item.rows)}" if self.item.rows else ""
-        out = f" --out {folder}" if self.item.then else ""
-        yield f"python -m fedray.{self.kind} {self.name} --scale {scale}{rows}{out}"
-        for follow_up in self.item.then:
-            word, _, flags = follow_up.partition(" --")
-            yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
-
-
 def read_papers() -> dict[str, PaperFile]:
     """Return all papers by file name, sorted, each with all items.
 
     Raises:
         UserError: about the first mistake in a file.
     """
-    answers: dict[tuple[str, str], list[_Answer]] = {}
+    parts: dict[tuple[str, str], list[Item]] = defaultdict(list)
     kinds: tuple[Kind, Kind] = ("table", "sweep")
     for kind in kinds:
         for name, path in files(f"{kind}s").items():
@@ -107,33 +88,37 @@ def read_papers() -> dict[str, PaperFile]:
             scales += [PRINTED] if can_be_printed(scales) and PRINTED not in scales else []
             for entry in tree.get("items") or ():
                 item = validate(PaperItem, entry, f"{kind} {name}.items")
-                answer = _Answer(kind, name, scales, item)
-                answers.setdefault((item.paper, item.item), []).append(answer)
+                commands = {scale: [*_commands(kind, name, item, scale)] for scale in scales}
+                texts = {key: getattr(item, key) for key in ("item", "asks", "measure", "offline")}
+                parts[item.paper, item.item].append(Item.model_validate(texts | commands))
     papers = {}
     for path in sorted(PAPERS.glob("*.yaml")):
         file = validate(PaperFile, read_mapping(path), path.stem)
-        own = {item.item: item for item in file.items}
-        items = [
-            _item(name, own.get(name), answers.get((path.stem, name), [])) for name in file.order
-        ]
+        for own in file.items:
+            parts[path.stem, own.item].insert(0, own)
+        items = [_merged(name, parts[path.stem, name]) for name in file.order]
         papers[path.stem] = file.model_copy(update={"items": items})
     return papers
 
 
-def _item(name: str, own: Item | None, answers: list[_Answer]) -> Item:
-    """Return an item with the commands of the studies that reproduce it."""
-    source = own or next((answer.item for answer in answers if answer.item.asks), None)
+def _commands(kind: Kind, name: str, item: PaperItem, scale: str) -> Iterator[str]:
+    """Yield the command that runs a study at one scale, and those that read its results."""
+    folder = f"results/{name}_{scale}"
+    rows = f" --rows {','.join(item.rows)}" if item.rows else ""
+    out = f" --out {folder}" if item.then else ""
+    yield f"python -m fedray.{kind} {name} --scale {scale}{rows}{out}"
+    for follow_up in item.then:
+        word, _, flags = follow_up.partition(" --")
+        yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
+
+
+def _merged(name: str, parts: Sequence[Item]) -> Item:
+    """Return an item with the commands of all its parts; the first that asks has the texts."""
+    source = next((part for part in parts if part.asks), None)
     if source is None:
         raise UserError(f"fedray/papers: nothing answers {name}")
-    keys: dict[str, Any] = {
-        scale: [
-            *getattr(own, scale, ()),
-            *(c for answer in answers if scale in answer.scales for c in answer.commands(scale)),
-        ]
-        for scale in SCALES
-    }
-    keys |= {key: getattr(source, key) for key in ("asks", "measure", "offline")}
-    return Item(item=name, **keys)
+    commands = {scale: [c for part in parts for c in getattr(part, scale)] for scale in SCALES}
+    return source.model_copy(update=commands)
 
 
 def numbers_of(item: Item) -> int:

@@ -1,4 +1,4 @@
-"""Download and unpack files of others: resumable, and compared with their checksums.
+"""Where files of others come from, and how they are downloaded, checked and unpacked.
 
 Addresses are fetched with requests, repositories of the Hugging Face hub with huggingface_hub; both
 use the proxies of the environment.
@@ -13,16 +13,18 @@ import shutil
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, StringConstraints
 
 from fedray.base.errors import UserError, named, one_line
 from fedray.base.units import size_of
-from fedray.data.origins import OriginFile
+from fedray.config import Frozen
 
 _SECONDS = 3.0, 6.0
 """How long a server may take to accept a connection, and to send the next bytes."""
@@ -32,6 +34,50 @@ _CHUNK = 1 << 16
 """Bytes received at once; a connection that breaks off loses fewer."""
 
 Say = Callable[[str], object]
+Checksum = Annotated[str, StringConstraints(pattern=r"^(md5:[0-9a-f]{32}|sha256:[0-9a-f]{64})$")]
+
+
+class OriginFile(Frozen):
+    """One file to fetch."""
+
+    url: str
+    """Its address."""
+    bytes: int | None = None
+    """Its size; None if unknown."""
+    checksum: Checksum | None = None
+    """md5:... or sha256:...; None if unknown."""
+    unpack: bool = False
+    """Whether it is an archive (or a .gz file) whose content is needed."""
+    to: str = ""
+    """Its place below the set's folder: the folder of an archive's content, the path of any other
+    file; "" is the set's folder."""
+    top: str = ""
+    """The folder in the archive whose content is needed; "" for the whole archive."""
+    inner: str = ""
+    """An archive in the content that is unpacked, too; "" without one."""
+    saved_as: str = ""
+    """The file's name, if its address does not end with it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file, also if it is fetched by hand."""
+        place = "" if self.unpack else self.to
+        return self.saved_as or PurePosixPath(place or urlsplit(self.url).path).name
+
+
+class Origin(Frozen):
+    """Where a data set or a model comes from."""
+
+    page: str
+    """Its web page."""
+    licence: str = ""
+    """Its licence, or the terms that the page states; "" if it states none."""
+    files: Annotated[tuple[OriginFile, ...], Field(strict=False)] = ()
+    """The files to fetch, for the layout that the shipped experiments read."""
+    hub: str | None = None
+    """Its repository on huggingface.co, which is fetched instead of the files."""
+    by_hand: str = ""
+    """What to do by hand, where not everything can be fetched."""
 
 
 class NotTheFile(UserError):
@@ -47,49 +93,40 @@ def fetch(file: OriginFile, path: Path, say: Say) -> None:
         NotTheFile: if the server answers with a web page.
         UserError: if the file cannot be fetched or written, or is not the one described.
     """
-    import requests
-
     part = path.with_name(f"{path.name}.part")
     if not path.is_file():
         try:
-            with _writable(part):
-                _receive(file, part, say)
-        except requests.RequestException as error:
+            _receive(file, part, say)
+        except OSError as error:  # requests' errors are OSErrors, too
             raise UserError(
-                f"{file.url} cannot be fetched ({one_line(named(error))[:200]}); run the same "
-                f"command again, which goes on, or put {file.name} into {path.parent} yourself"
+                f"{file.url} cannot be fetched to {part} ({one_line(named(error))[:200]}); run the "
+                f"same command again, which goes on, or put {file.name} into {path.parent} yourself"
             ) from None
         os.replace(part, path)
     _check(path, file)
 
 
 def _receive(file: OriginFile, part: Path, say: Say) -> None:
-    """Append what the server sends to a partial file."""
+    """Append what the server sends to a partial file; report every few seconds."""
     import requests
 
-    have = part.stat().st_size if part.is_file() else 0
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with requests.get(file.url, headers=headers, stream=True, timeout=_SECONDS) as reply:
+    done = part.stat().st_size if part.is_file() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+    told, whole = -_SAY_EVERY, f" of {size_of(file.bytes)}" if file.bytes else ""
+    asked = requests.get(file.url, headers=headers, stream=True, timeout=_SECONDS)
+    with asked as reply, part.open("ab") as out:
         if reply.status_code == 416:  # nothing is missing; a file that has changed fails its check
             return
         reply.raise_for_status()
         if "text/html" in reply.headers.get("Content-Type", "") and not file.name.endswith(".html"):
             raise NotTheFile(f"{file.url} answers with a web page instead of the file")
-        begin = have if reply.status_code == 206 else 0
-        with part.open("ab" if begin else "wb") as out:
-            for received in _watched(reply, file, begin, say):
-                out.write(received)
-
-
-def _watched(reply: Any, file: OriginFile, begin: int, say: Say) -> Iterator[bytes]:
-    """Yield what a server sends; report at the beginning and every few seconds."""
-    done, told, whole = begin, -_SAY_EVERY, f" of {size_of(file.bytes)}" if file.bytes else ""
-    for received in reply.iter_content(_CHUNK):
-        if time.monotonic() - told > _SAY_EVERY:
-            told = time.monotonic()
-            say(f"{file.name}: {size_of(done)}{whole}")
-        done += len(received)
-        yield received
+        if reply.status_code != 206:  # the server begins anew
+            out.truncate(0)
+        for received in reply.iter_content(_CHUNK):
+            if time.monotonic() - told > _SAY_EVERY:
+                told = time.monotonic()
+                say(f"{file.name}: {size_of(out.tell())}{whole}")
+            out.write(received)
 
 
 def _check(path: Path, file: OriginFile) -> None:
@@ -108,22 +145,6 @@ def _check(path: Path, file: OriginFile) -> None:
         )
 
 
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    """Turn errors of writing into a `UserError`; those of requests are OSErrors, too."""
-    import requests
-
-    try:
-        yield
-    except requests.RequestException:
-        raise
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror or error}); free some space or change its "
-            "permissions, then run the same command again"
-        ) from None
-
-
 def unpack(archive: Path, folder: Path, top: str = "") -> None:
     """Unpack a tar, zip or gz file; no member is written outside `folder`.
 
@@ -136,15 +157,17 @@ def unpack(archive: Path, folder: Path, top: str = "") -> None:
         UserError: if the archive is damaged, has no folder `top`, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _writable(folder), TemporaryDirectory(dir=folder.parent) as stage:
+    with TemporaryDirectory(dir=folder.parent) as stage:
         try:
             _extract(archive, Path(stage))
+            if not Path(stage, top).is_dir():
+                raise FileNotFoundError(f"no folder {top}")
+            shutil.copytree(Path(stage, top), folder, dirs_exist_ok=True, copy_function=os.replace)
         except Exception as error:  # damaged archives raise anything
-            reason = one_line(error)
-            raise UserError(f"{archive} cannot be unpacked: {reason}; fetch it again") from None
-        if not Path(stage, top).is_dir():
-            raise UserError(f"{archive} has no folder {top}; fetch it again")
-        shutil.copytree(Path(stage, top), folder, dirs_exist_ok=True, copy_function=os.replace)
+            raise UserError(
+                f"{archive} cannot be unpacked to {folder} ({one_line(error)}); free some space "
+                "or fetch it again"
+            ) from None
 
 
 def _extract(archive: Path, folder: Path) -> None:

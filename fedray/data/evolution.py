@@ -17,7 +17,8 @@ from fedray.config import Chosen, Component, DataConfig, Entry, Frozen, default_
 from fedray.config.registry import Registry
 from fedray.data.federated import FederatedData, StreamFor, federate
 from fedray.data.imageset import ImageSet
-from fedray.data.partitions import AnyPartition, Indices, Partition
+from fedray.data.partitions import Indices, Partition
+from fedray.data.partitions.dominant_class import DominantClass
 from fedray.data.validation import hold_out
 
 
@@ -91,7 +92,7 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
             shots, whose unused test images other phases would train on.
     """
     evolution: Evolution = keys.evolution.build()
-    partition: AnyPartition = keys.partition.build()
+    partition: Partition | DominantClass = keys.partition.build()
     first = _validated(images, partition, keys, rng_for)
     if not isinstance(evolution, Repartition):
         return first
@@ -117,7 +118,7 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
 
 
 def _validated(
-    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
+    images: ImageSet, partition: Partition | DominantClass, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
     data = federate(images, partition, keys, rng_for)
     if keys.validation_fraction is None:

@@ -16,12 +16,10 @@ from fedray.config import DataConfig
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
 from fedray.data.partitions import (
     Annotations,
-    AnyPartition,
-    FewShotProtocol,
     Indices,
     Partition,
-    Pools,
 )
+from fedray.data.partitions.dominant_class import DominantClass, Pools
 from fedray.data.public import PublicData, PublicSet
 
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
@@ -109,12 +107,10 @@ class FederatedData:
         """
         if self.validation is None:
             return {}
-        validated = np.unique(np.concatenate(self.validation))
-        labels, domains = np.asarray(self.images.labels)[validated], self.images.domains
-        sets = {}
+        validated, sets = np.unique(np.concatenate(self.validation)), dict[str, IndexedSet]()
         for name, shared in self.eval_sets.items():
-            fits = np.isin(labels, shared.classes)
-            if name.startswith(DOMAIN) and domains is not None:
+            fits = np.isin(self.images.labels[validated], shared.classes)
+            if name.startswith(DOMAIN) and (domains := self.images.domains) is not None:
                 domain = domains.names.index(name.removeprefix(DOMAIN))
                 fits &= domains.ids[validated] == domain
             if fits.any():
@@ -244,17 +240,17 @@ def local_split(
 
 
 def federate(
-    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
+    images: ImageSet, partition: Partition | DominantClass, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
     """Partition images over clients, and choose the images that each client tests on.
 
-    Only few-shot protocols use official validation images.
+    Only `dominant_class` uses official validation images.
 
     With `test=local`, the official training and test images are pooled and partitioned, and each
     client keeps a part of its images for testing (FedTSP supplementary C.4; HtFLlib). With
     `test=official`, only training images are partitioned; the official test images are divided in
     proportion to the clients' training counts of each class and domain, so that the clients' tests
-    add up to the official one. A few-shot protocol draws from the official training and test
+    add up to the official one. `dominant_class` draws from the official training and test
     images; with `test=local`, it trains on a random part of both and tests on the remaining
     `test_fraction`.
 
@@ -280,7 +276,7 @@ def federate(
     if public is not None:
         pool = np.setdiff1d(pool, public.index, assume_unique=True)
     official = _positions(images) if is_local else _official_test(images, keys, rng_for)
-    if isinstance(partition, FewShotProtocol):
+    if isinstance(partition, DominantClass):
         data, tested = _few_shot(images, partition, keys, rng_for, pool, official)
     else:
         data = _partitioned(images, partition, keys, rng_for, pool)
@@ -313,13 +309,13 @@ def _subset(pool: Indices, count: int | None, rng: np.random.Generator, key: str
 
 def _few_shot(
     images: ImageSet,
-    protocol: FewShotProtocol,
+    protocol: DominantClass,
     keys: DataConfig,
     rng_for: StreamFor,
     training: Indices,
     test: Indices,
 ) -> tuple[FederatedData, Indices]:
-    """Return what a few-shot protocol draws, and the test images that it draws from."""
+    """Return what `dominant_class` draws, and the test images that it draws from."""
     for key, default in {"imbalance": 1, "shots": None, "novel": False}.items():
         if getattr(keys, key) != default:
             raise UserError(
@@ -361,10 +357,9 @@ def _with_official_tests(data: FederatedData, official: Indices, base: int | Non
     """Divide the official test images among clients; with `base`, only those of base classes."""
     images, shared = data.images, dict[str, IndexedSet]()
     if base is not None:
-        labels = np.asarray(images.labels)[official]
-        ranges = {"base": range(base), "novel": range(base, len(images.class_names))}
-        for name, classes in ranges.items():
-            shared[name] = IndexedSet(official[np.isin(labels, classes)], classes)
+        is_base = images.labels[official] < base
+        shared["base"] = IndexedSet(official[is_base], range(base))
+        shared["novel"] = IndexedSet(official[~is_base], range(base, len(images.class_names)))
         official = shared["base"].index
     test = _partition_test(images, data.train, official)
     return replace(data, test=test, eval_sets=shared, base=base)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.storage.cache import Arrays
+
 
 class OfficialSplit(IntEnum):
     """The official split of an image.
@@ -86,6 +88,37 @@ class ImageSet:
         """Return channels, height and width of every image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
+
+    def store(self, making: Arrays) -> None:
+        """Save everything but the pixels, which are in the array from `making.allocate` already."""
+        making.save("labels", self.labels)
+        making.save("origin", self.origin)
+        if self.domains is not None:
+            making.save("domains", self.domains.ids)
+        if self.masks is not None:
+            making.save("masks", self.masks)
+        making.content = {
+            "source": self.source,
+            "class_names": self.class_names,
+            "domains": None if self.domains is None else self.domains.names,
+            "sha256": self.sha256,
+        }
+
+    @classmethod
+    def stored(cls, saved: Arrays) -> ImageSet:
+        """Return the image set that `store` saved, with its arrays mapped read-only."""
+        content, arrays = saved.content, saved.arrays
+        names = content["domains"]
+        return cls(
+            source=content["source"],
+            images=arrays["images"],
+            labels=arrays["labels"],
+            class_names=tuple(content["class_names"]),
+            origin=arrays["origin"],
+            domains=None if names is None else Domains(tuple(names), arrays["domains"]),
+            masks=arrays.get("masks"),
+            sha256=content["sha256"],
+        )
 
     def _content(self) -> str:
         domain_names = None if self.domains is None else self.domains.names

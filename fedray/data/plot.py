@@ -40,17 +40,12 @@ def plot_partition(
         class_names: C names.
         path: the PNG's path, or a file that is open for writing.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     clients, classes = next(iter(histograms.values())).shape
     is_small, is_named = max(clients, classes) <= 30, classes <= 100
     cell = 0.42 if is_small else 0.13
     margin = 1.8 + 0.085 * max(len(name) for name in class_names) * is_named
     width, height = min(max(4.5, clients * cell), 16), min(max(2.2, classes * cell), 16)
-    size = (width + margin, min(len(histograms) * (height + 1.2), 160))
-    figure = Figure(size, dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(width + margin, min(len(histograms) * (height + 1.2), 160))
     for number, (title, counts) in enumerate(histograms.items(), 1):
         axes = figure.add_subplot(len(histograms), 1, number)
         _draw_cells(axes, counts, with_numbers=is_small)
@@ -97,15 +92,10 @@ def plot_samples(
         class_names: C names; the first `MOST_ROWS` are drawn.
         path: the PNG's path, or a file that is open for writing.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = min(len(class_names), MOST_ROWS)
     columns = max((len(images) for images in samples.values()), default=1)
-    figure = Figure((0.7 * columns + 2, 0.7 * rows + 0.2), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for label, row in enumerate(axes):
+    figure = _figure(0.7 * columns + 2, 0.7 * rows + 0.2)
+    for label, row in enumerate(figure.subplots(rows, columns, squeeze=False)):
         for number, ax in enumerate(row):
             ax.set_axis_off()
             if number < len(samples.get(label, ())):
@@ -113,6 +103,15 @@ def plot_samples(
         name = literal(class_names[label])
         row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
     save(figure, path, format="png", metadata={"Software": None})
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save(figure: Figure, path: Path | str | BinaryIO, **options: Any) -> None:

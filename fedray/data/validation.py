@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from fedray.base.errors import UserError
 from fedray.config import DataConfig
 from fedray.data.federated import FederatedData
-from fedray.data.partitions import FewShotProtocol, Indices
+from fedray.data.partitions import Indices, Partition
 
 
 def gives_validation(keys: DataConfig) -> bool:
     """Return True if clients will have validation images; reads no image."""
-    few_shot = isinstance(keys.partition.build(), FewShotProtocol)
-    return few_shot or keys.validation_fraction is not None
+    return keys.validation_fraction is not None or not isinstance(keys.partition.build(), Partition)
 
 
 def hold_out(

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedray.config import Frozen, parse_yaml
-from fedray.data.origins import Origin
+from fedray.data.downloads import Origin
 
 _FILE = Path(__file__).with_suffix(".yaml")
 WEIGHTS = (

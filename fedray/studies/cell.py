@@ -101,32 +101,31 @@ class CellState:
 
 def next_runs(plan: StudyPlan, ends: Ends) -> list[RunSpec]:
     """Return the runs that a study needs now: tuning before reports, then the longest first."""
-    states = (cell_state(plan, place, ends) for place in plan.places)
+    configs = plan.configurations(plan.places[0].row)
     pending: dict[str, RunSpec] = {}
-    for run in (run for state in states for run in state.pending):
+    for run in (run for state in cell_states(plan, ends, configs) for run in state.pending):
         pending.setdefault(run.key, run)  # two cells may need the same run
     return sorted(pending.values(), key=lambda run: (run.phase == "report", -run.cost))
 
 
-def cell_state(
-    plan: StudyPlan,
-    place: Place,
-    ends: Ends,
-    suggested: Sequence[Config] = (),
-    to_suggest: int = 0,
-) -> CellState:
-    """Return the state of a cell.
+def cell_states(
+    plan: StudyPlan, ends: Ends, configs: Sequence[Config], to_suggest: int = 0
+) -> list[CellState]:
+    """Return the state of every cell of a study.
 
     Args:
         plan: the study.
-        place: the cell.
         ends: how runs ended.
-        suggested: configurations that Optuna has suggested so far.
-        to_suggest: the number of those that it has still to suggest.
+        configs: the configurations of a sweep so far.
+        to_suggest: the number of those that Optuna has still to suggest.
     """
     if plan.is_sweep:
-        configs = suggested if plan.uses_optuna else plan.configurations(place.row)
-        return _sweep_state(plan, place, ends, configs, to_suggest)
+        return [_sweep_state(plan, ends, configs, to_suggest)]
+    return [_cell_state(plan, place, ends) for place in plan.places]
+
+
+def _cell_state(plan: StudyPlan, place: Place, ends: Ends) -> CellState:
+    """Return the state of a table's cell."""
     leader, seeds = plan.leader(place), plan.report.seeds
     searches = {seed: _search(plan, leader, seed, ends) for seed in seeds}
     choices = {seed: found.best for seed, found in searches.items() if found.best is not None}
@@ -150,10 +149,10 @@ def cell_state(
 
 
 def _sweep_state(
-    plan: StudyPlan, place: Place, ends: Ends, configs: Sequence[Config], to_suggest: int
+    plan: StudyPlan, ends: Ends, configs: Sequence[Config], to_suggest: int
 ) -> CellState:
     """Return the state of a sweep, whose configurations all run with every seed."""
-    runs, pending, tried = [], [], []
+    place, runs, pending, tried = plan.places[0], list[RunSpec](), list[RunSpec](), []
     for config in configs:
         of_config = [plan.run(place, config, "tuning", seed) for seed in plan.report.seeds]
         waiting = [run for run in of_config if ends(run) is None]

@@ -25,10 +25,9 @@ TUNE_ENVIRONMENT = {
 
 
 def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
-    """Connect to Ray and read the inputs of all runs; return the number of concurrent runs.
+    """Connect to Ray and read each cell's first inputs; return the number of concurrent runs.
 
-    A run whose inputs cannot be read or whose partition cannot be made is given up, with a message,
-    as long as its cell has other runs.
+    A run whose own inputs cannot be read, or whose partition cannot be made, fails by itself later.
 
     Args:
         study: the study to run.
@@ -36,8 +35,8 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         track: whether runs are logged to MLflow.
 
     Raises:
-        UserError: if a run can never be placed, results or runs would be lost, or the inputs of all
-            runs of a cell are wrong.
+        UserError: if a run can never be placed, results or runs would be lost, or the first inputs
+            of a cell are wrong.
     """
     from fedray.runtime.inputs import check_inputs
 
@@ -45,25 +44,11 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         check_inputs(experiment)
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
-    mistakes: dict[tuple[object, ...], str] = {}
-    for state in study.states:  # Ray starts its workers meanwhile
-        plan, place = study.plan, state.place
-        config = plan.first_config(plan.leader(place).row)
-        usual = [plan.run(place, config, "report", seed) for seed in plan.report.seeds]
-        found = {}
-        for run in (*state.runs, *usual):
-            kind = _input_key(run.experiment)
-            if kind not in mistakes:
-                mistakes[kind] = _mistake_in_inputs(run.experiment)
-            found[run.key] = run, mistakes[kind]
-        wrong = {key: each for key, each in found.items() if each[1]}
-        if len(wrong) == len(found):
-            run, mistake = next(iter(wrong.values()))
-            raise UserError(f"{study.name_of(run)}: {mistake}")
-        for run, mistake in wrong.values():
-            if run.key in study.needed and study.end_of(run) is None:
-                print(f"given up: {study.name_of(run)}: {mistake}")
-                study.tell(run, f"{study.name_of(run)}: {mistake}")
+    kinds: set[tuple[object, ...]] = set()
+    for place, experiment in zip(study.plan.places, firsts, strict=True):
+        if (kind := _input_key(experiment)) not in kinds:  # Ray starts its workers meanwhile
+            kinds.add(kind)
+            _read_inputs(experiment, "" if study.plan.is_sweep else f"{place}: ")
     return concurrent
 
 
@@ -125,26 +110,23 @@ def _input_key(experiment: Experiment) -> tuple[object, ...]:
     return (*map(str, parts), experiment.seed, *size)
 
 
-def _mistake_in_inputs(experiment: Experiment) -> str:
+def _read_inputs(experiment: Experiment, where: str) -> None:
     """Read an experiment's images and partition, and check its text encoder's weights and width.
 
-    Returns:
-        What is wrong; "" if nothing is.
+    Raises:
+        UserError: if an input is wrong; the message begins with `where`.
     """
     import torch
 
     from fedray.runtime.assembly import Assembly, text_tower
-    from fedray.runtime.inputs import check_inputs
 
     try:
-        check_inputs(experiment)
         assembly = Assembly(experiment)
         if assembly.algorithm.requires.text:
             tower = text_tower(experiment, assembly.setting, torch.device("cpu"))
             tower.check(assembly.setting.feature_dim)
     except UserError as error:
-        return str(error)
-    return ""
+        raise UserError(f"{where}{error}") from None
 
 
 def check_stored(study: Study) -> None:

@@ -25,7 +25,7 @@ from fedray.results.record import DIVERGED, Measured
 from fedray.storage.files import read_regular, sealed, unsealed, write_json
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.cell import CellState, cell_state, next_runs
+from fedray.studies.cell import CellState, cell_states, next_runs
 from fedray.studies.plan import RunSpec, StudyPlan
 from fedray.studies.store import Published, read_measured
 
@@ -70,8 +70,7 @@ class Study:
         seconds: time of runs by key, over all commands.
         failures: reasons of failed runs by key.
         stopped: keys of runs that a scheduler stopped, which stay so.
-        suggested: different configurations that Optuna suggested, in order.
-        has_all_suggestions: whether Optuna has suggested all that it can.
+        suggested: configurations that Optuna suggested, in order; it may repeat one.
         runs: the runs that this process began, by key.
         declared: declarations of the metrics of the results that were read, by name.
     """
@@ -87,7 +86,6 @@ class Study:
     failures: dict[str, str] = field(default_factory=dict)
     stopped: set[str] = field(default_factory=set)
     suggested: list[Config] = field(default_factory=list)
-    has_all_suggestions: bool = False
     runs: dict[str, StudyRun] = field(default_factory=dict)
     declared: dict[str, Metric] = field(default_factory=dict)
 
@@ -166,28 +164,26 @@ class Study:
     def states(self) -> list[CellState]:
         """The state of every cell."""
         if self._states is None:
-            self._states = [
-                cell_state(self.plan, place, self.end_of, self.suggested, self.to_suggest)
-                for place in self.plan.places
-            ]
+            self._states = cell_states(self.plan, self.end_of, self.configs, self.to_suggest)
         return self._states
+
+    @property
+    def configs(self) -> Sequence[Config]:
+        """The configurations of a sweep, each once; with Optuna, those suggested so far."""
+        if not self.plan.uses_optuna:
+            return self.plan.configurations(self.plan.places[0].row)
+        return [c for n, c in enumerate(self.suggested) if c not in self.suggested[:n]]
 
     @property
     def to_suggest(self) -> int:
         """The number of configurations that Optuna has still to suggest."""
-        if self.has_all_suggestions or not self.plan.uses_optuna:
-            return 0
-        return max(0, (self.plan.tuning.configurations or 0) - len(self.suggested))
-
-    def end_suggestions(self) -> None:
-        """Record that Optuna suggests only configurations that it has suggested before."""
-        self.has_all_suggestions, self._states = True, None
+        wanted = self.plan.tuning.configurations or 0
+        return wanted - len(self.suggested) if self.plan.uses_optuna else 0
 
     def suggest(self, config: Config) -> None:
         """Record a configuration that Optuna suggested."""
-        if config not in self.suggested:
-            self.suggested.append(config)
-            self._states = None
+        self.suggested.append(config)
+        self._states = None
 
     def ask(self) -> RunSpec | None:
         """Return the next run that this process has not begun; None while there is none.

@@ -153,7 +153,7 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     import pandas
 
     plan, place, rows = study.plan, study.plan.places[0], []
-    configs = study.suggested if plan.uses_optuna else plan.configurations(place.row)
+    configs = study.configs
     for number, config in enumerate(configs):
         for seed in plan.report.seeds:
             spec = plan.run(place, config, "tuning", seed)

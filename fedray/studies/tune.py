@@ -1,8 +1,8 @@
-"""A study on Ray Tune: a `Tuner` over `FederatedRun`, and the searcher that hands out its runs.
+"""A study on Ray Tune: a `Tuner` over `FederatedRun`, whose searcher hands out the study's runs.
 
 The config of a trial holds the dotted keys that are searched and the seed, and in a table the row,
-the column and the phase. Optuna suggests through `OptunaSearch`, and through `Repeater` if there
-are several seeds. Trials do not connect to MLflow: another process follows the runs' folders.
+the column and the phase. Of a sweep with Optuna the searcher is `OptunaSearch`, within `Repeater`
+if there are several seeds. Trials do not connect to MLflow: another process follows their folders.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import ray
 from ray import tune
 from ray.exceptions import OutOfMemoryError
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Repeater, Searcher
 from ray.tune.search.repeater import TRIAL_INDEX
@@ -41,8 +42,6 @@ FOLDER = "tune"
 """Ray Tune's folder in a study's folder."""
 WRITE_SECONDS = 1.0
 """Minimum time between two writes of the study's files, unless a run fails or is stopped."""
-MOST_TRIES = 10
-"""Suggestions of Optuna for each configuration that is wanted, known ones included."""
 DIED = "its processes died"
 """First words of the reason of a run that was lost too often."""
 
@@ -80,14 +79,39 @@ def task_of(study: Study) -> Task:
 
 
 class StudySearch(Searcher):  # type: ignore[misc]
-    """The searcher of a study: hands out its runs, or those that another searcher suggests.
+    """The searcher of tables, grids and random draws: hands out the runs that a study needs."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__()
+        self._study = study
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next trial's config; None while none is ready; FINISHED at the end."""
+        study = self._study
+        if (spec := study.ask()) is not None:
+            study.runs[spec.key] = StudyRun(spec)
+            return config_of(spec, study.plan)
+        is_over = study.is_complete and all(run.is_over for run in study.runs.values())
+        return Searcher.FINISHED if is_over else None
+
+    def on_trial_complete(self, trial_id: str, *_: Any, **__: Any) -> None:
+        """Do nothing; `Recorder` tells the study."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Store nothing; the same command continues from the runs' folders."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+class Recorder(tune.Callback):  # type: ignore[misc]
+    """Records in a study how its trials end, and shows their progress.
 
     Args:
-        study: the study, which records how its runs end.
+        study: the study.
         show: the progress display.
         write_page: called when a cell has finished, so that a long table can be read meanwhile.
         has_begun: called after each round and each end of a run.
-        inner: suggests configurations; None: the runs that the study needs.
     """
 
     def __init__(
@@ -96,78 +120,80 @@ class StudySearch(Searcher):  # type: ignore[misc]
         show: Progress,
         write_page: Callable[[], object],
         has_begun: Callable[[], object] = lambda: None,
-        inner: Searcher | None = None,
     ) -> None:
-        metric = None if inner is None else inner.metric
-        super().__init__(metric=metric, mode=None if inner is None else inner.mode)
-        self._study, self._show, self._inner = study, show, inner
+        self._study, self._show = study, show
         self._write_page, self._has_begun = write_page, has_begun
-        self._trials: dict[str, StudyRun] = {}
         self._began: dict[str, float] = {}
         self._lost = Counter[str]()
+        self._known = len(study.suggested)
         self._cells_over, self._written = self._count_over(), -math.inf
 
-    def suggest(self, trial_id: str) -> Any:
-        """Return the next trial's config; None while none is ready; FINISHED at the end."""
-        study = self._study
-        if self._inner is not None:
-            if self._has_enough():
-                return Searcher.FINISHED
-            config = self._inner.suggest(trial_id)
-            spec = spec_of(config, study.plan)
-            study.suggest(spec.config)
-        elif (next_spec := study.ask()) is not None:
-            spec, config = next_spec, config_of(next_spec, study.plan)
-        else:
-            none_runs = all(run.is_over for run in study.runs.values())
-            is_over = none_runs if study.plan.is_sweep else study.is_complete
-            return Searcher.FINISHED if is_over else None
-        self._trials[trial_id] = study.runs.setdefault(spec.key, StudyRun(spec))
-        self._began[trial_id] = time.monotonic()
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Ray Tune stores its callbacks, and the display cannot be stored."""
+        return {}
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Begin a run, which Optuna may have suggested."""
+        if trial.trial_id in self._began:  # its process was lost
+            return
+        self._began[trial.trial_id] = time.monotonic()
+        spec = spec_of(trial.config, self._study.plan)
+        if self._study.plan.uses_optuna and not trial.config.get(TRIAL_INDEX):
+            if self._known:  # an earlier command has recorded it
+                self._known -= 1
+            else:
+                self._study.suggest(spec.config)
+        self._study.runs.setdefault(spec.key, StudyRun(spec))
         self._write()
-        return config
 
-    def _has_enough(self) -> bool:
-        """Return True if Optuna has suggested all configurations, or only known ones for long."""
-        study, seeds = self._study, len(self._study.plan.report.seeds)
-        if len(self._trials) % seeds:  # of a configuration's repetitions, some are missing
-            return False
-        count = study.plan.tuning.configurations or 0
-        if len(self._trials) >= MOST_TRIES * seeds * count:
-            study.end_suggestions()
-        return study.to_suggest == 0
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Show a new round."""
-        if self._inner is not None:
-            self._inner.on_trial_result(trial_id, result)
-        run, chooser = self._trials[trial_id], self._chooser(trial_id)
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Show a new round; `on_trial_complete` shows the last one."""
+        if result.get("done"):
+            return
+        run = self._run_of(trial)
+        value = result[self._study.plan.chosen_by(run.spec.place.row)]
         run.last_round, run.round = result["round"], result["best_round"]
-        run.objective = None if math.isnan(result[chooser]) else result[chooser]
+        run.objective = None if math.isnan(value) else value
         self._show.round(run)
         self._has_begun()
 
     def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Record the end of a run: by itself, by a scheduler, or because its processes died."""
-        if self._inner is not None:
-            self._inner.on_trial_complete(trial_id, result=result, error=error)
-        run, study = self._trials[trial_id], self._study
+        """Record that a run ended by itself, or that a scheduler stopped it."""
+        run, result = self._run_of(trial), trial.last_result or {}
+        run.last_round = result.get("round", run.last_round)
+        is_finished = RunFolder(self._study.folder(run.spec.key)).is_finished
+        reason = result.get("failed", "")
+        self._end(trial, reason, is_stopped=not reason and not is_finished)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Record that a run's processes died; let it be asked for again, but not without end.
+
+        Ray Tune itself gives up a trial whose process dies while it takes the process over.
+        """
+        spec, study = self._run_of(trial).spec, self._study
+        self._lost[spec.key] += 1
+        if study.plan.uses_optuna or self._lost[spec.key] > spec.experiment.faults.max_failures:
+            self._end(trial, f"{DIED}; see Ray's logs")
+        else:
+            del study.runs[spec.key]
+
+    def _run_of(self, trial: Trial) -> StudyRun:
+        return self._study.runs[spec_of(trial.config, self._study.plan).key]
+
+    def _end(self, trial: Trial, reason: str, *, is_stopped: bool = False) -> None:
+        run, study = self._run_of(trial), self._study
         if run.is_over:  # a configuration that Optuna suggested again
             return
-        run.seconds = time.monotonic() - self._began[trial_id]
-        result = result or {}
-        if error and self._begins_again(run.spec):
-            return
-        if error:
-            study.tell(run.spec, f"{DIED}; see Ray's logs")
-        elif "failed" in result:
-            study.tell(run.spec, result["failed"])
-        else:
-            run.last_round = result.get("round", run.last_round)
-            is_finished = RunFolder(study.folder(run.spec.key)).is_finished
-            study.tell(run.spec, is_stopped=not is_finished)
+        run.seconds = time.monotonic() - self._began[trial.trial_id]
+        study.tell(run.spec, reason, is_stopped=is_stopped)
         self._show.end(run)
         self._has_begun()
         self._write(at_once=True)
@@ -175,20 +201,6 @@ class StudySearch(Searcher):  # type: ignore[misc]
             self._cells_over = self._count_over()
             if not study.is_complete:  # the last page follows
                 self._write_page()
-
-    def _begins_again(self, spec: RunSpec) -> bool:
-        """Let a lost run be asked for again, at most `faults.max_failures` times.
-
-        Ray Tune itself gives up a trial whose process dies while it takes the process over.
-        """
-        self._lost[spec.key] += 1
-        if self._inner is not None or self._lost[spec.key] > spec.experiment.faults.max_failures:
-            return False
-        del self._study.runs[spec.key]
-        return True
-
-    def _chooser(self, trial_id: str) -> str:
-        return self._study.plan.chosen_by(self._trials[trial_id].spec.place.row)
 
     def _count_over(self) -> int:
         return sum(state.phase in ("over", "failed") for state in self._study.states)
@@ -198,12 +210,6 @@ class StudySearch(Searcher):  # type: ignore[misc]
             self._study.write()
             write_tracking(self._study)
             self._written = time.monotonic()
-
-    def save(self, checkpoint_path: str) -> None:
-        """Store nothing; the same command continues from the runs' folders."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing."""
 
 
 class StopIfRayDied(tune.Stopper):  # type: ignore[misc]
@@ -256,17 +262,18 @@ def run_trials(
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
-    inner = optuna_search(study) if plan.uses_optuna else None
     losses = [run.experiment.faults.max_failures for run in study.needed.values()]
     metric, mode = objective_of(plan) if plan.is_sweep else (None, None)
+    trials = (plan.tuning.configurations or 0) * len(plan.report.seeds)
     tuner = tune.Tuner(
         trainable_of(task_of(study)),
+        param_space=domains(plan) if plan.uses_optuna else None,
         tune_config=tune.TuneConfig(
-            search_alg=StudySearch(study, show, write_page, has_begun, inner),
+            search_alg=optuna_search(study) if plan.uses_optuna else StudySearch(study),
             scheduler=scheduler(study),
             metric=metric,
             mode=mode,
-            num_samples=-1,
+            num_samples=trials if plan.uses_optuna else -1,
             max_concurrent_trials=concurrent,
             reuse_actors=True,
             trial_dirname_creator=lambda trial: str(trial.trial_id),
@@ -276,6 +283,7 @@ def run_trials(
             storage_path=str(study.home),
             verbose=0,
             stop=StopIfRayDied(how_to_go_on),
+            callbacks=[Recorder(study, show, write_page, has_begun)],
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # the store has all
             failure_config=tune.FailureConfig(max_failures=max(losses, default=0)),
         ),
@@ -302,6 +310,16 @@ def _keep_causes(study: Study, results: tune.ResultGrid) -> None:
             study.failures[spec.key] = died or named(getattr(error, "cause", None) or error)
 
 
+def domains(plan: StudyPlan) -> dict[str, Any]:
+    """Return a sweep's space as Ray Tune has it."""
+    return {
+        axis.key: tune.choice(list(axis.values))
+        if axis.is_listed
+        else getattr(tune, axis.distribution)(*axis.values)
+        for axis in plan.axes
+    }
+
+
 def optuna_search(study: Study) -> Searcher:
     """Return Optuna's sampler, which first repeats its suggestions of an earlier command.
 
@@ -312,26 +330,13 @@ def optuna_search(study: Study) -> Searcher:
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", "Choices for a categorical", module="optuna")  # of lists
     plan, seeds = study.plan, len(study.plan.report.seeds)
-    streams = Streams(0)
-    domains = {
-        axis.key: tune.choice(list(axis.values))
-        if axis.is_listed
-        else getattr(tune, axis.distribution)(*axis.values)
-        for axis in plan.axes
-    }
-    metric, mode = objective_of(plan)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna would only fail to store lists in a database
-        space = OptunaSearch.convert_search_space(domains)
     search = OptunaSearch(
-        space,
-        metric=metric,
-        mode=mode,
         points_to_evaluate=[_joined(config, plan) for config in study.suggested],
         sampler=optuna.samplers.TPESampler(
             n_startup_trials=plan.random_suggestions,
-            seed=streams.entropy("search", round_=len(study.suggested)) % 2**32,
+            seed=Streams(0).entropy("search", round_=len(study.suggested)) % 2**32,
         ),
     )
     return Repeater(search, repeat=seeds) if seeds > 1 else search

@@ -15,8 +15,8 @@ from serving import serving
 
 from fedray.cli import get as module
 from fedray.data import downloads
+from fedray.data.downloads import Origin, OriginFile
 from fedray.data.known import Split, known
-from fedray.data.origins import Origin, OriginFile
 from fedray.runtime.assembly import read_images
 from fedray.runtime.resolve import resolve
 
@@ -189,7 +189,7 @@ def test_links_out_of_a_tar_are_refused(tmp_path):
 
 def test_an_archive_of_something_else(tmp_path):
     (tmp_path / "set.zip").write_bytes(zipped(top="other/"))
-    with pytest.raises(downloads.UserError, match="has no folder set"):
+    with pytest.raises(downloads.UserError, match="no folder set"):
         downloads.unpack(tmp_path / "set.zip", tmp_path / "out", "set")
 
 

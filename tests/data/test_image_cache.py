@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from fedray.data import ReadOptions, load_images
-from fedray.data.cache import image_set, images_key, save_images
 from fedray.data.imageset import Domains, ImageSet
+from fedray.data.sources import images_key
 from fedray.storage.cache import kept_arrays
 
 
@@ -36,9 +36,9 @@ def test_an_image_set_comes_back_whole_and_mapped(domains, masks):
 
     def make(making):
         making.allocate("images", fresh.images.shape, "u1")[:] = fresh.images
-        save_images(fresh, making)
+        fresh.store(making)
 
-    found = image_set(kept_arrays("images", "k", "decoded images", make))
+    found = ImageSet.stored(kept_arrays("images", "k", "decoded images", make))
     assert (found.sha256, found.source) == (fresh.sha256, "made")
     assert found.class_names == ("a", "b")
     for name in ("images", "labels", "origin", *(["masks"] if masks else [])):

@@ -6,6 +6,7 @@ import csv
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,7 +15,7 @@ from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.tune import StudySearch, run_trials
+from fedray.studies.tune import Recorder, StudySearch, run_trials
 from fedray.sweep import main
 
 
@@ -34,22 +35,34 @@ def _short_runs(here) -> None:
 
 def test_how_runs_end_is_recorded_as_ray_tune_tells_it(here):
     study = sweep()
-    search = StudySearch(study, _Shown(), lambda: None)  # type: ignore[arg-type]
-    configs = [search.suggest(trial) for trial in ("first", "second")]
-    assert [config["algorithm.lambda"] for config in configs] == [0, 1]
-    assert search.suggest("third") is None  # one of them may be lost
+    search = StudySearch(study)
+    recorder = Recorder(study, _Shown(), lambda: None)  # type: ignore[arg-type]
+
+    def tell(what: str, trial: SimpleNamespace, **more: Any) -> None:
+        getattr(recorder, f"on_trial_{what}")(0, [], trial, **more)
+
+    def begin(name: str) -> SimpleNamespace:
+        trial = SimpleNamespace(trial_id=name, config=search.suggest(name), last_result={})
+        tell("start", trial)
+        return trial
+
+    one, two = begin("one"), begin("two")
+    assert [trial.config["algorithm.lambda"] for trial in (one, two)] == [0, 1]
+    assert search.suggest("three") is None  # one of them may be lost
     chooser = study.plan.chosen_by("all")
-    search.on_trial_result("first", {"round": 1, "best_round": 1, chooser: 0.5})
+    tell("result", one, result={"round": 1, "best_round": 1, chooser: 0.5})
     first, second = study.needed.values()
     assert (study.runs[first.key].objective, study.status_of(first)) == (0.5, "running")
-    search.on_trial_complete("first", error=True)
-    assert search.suggest("first again") == configs[0]
-    search.on_trial_complete("first again", error=True)  # it may be lost once
-    search.on_trial_complete("second", {"round": 1, "failed": "it diverged: a NaN"})
+    tell("error", one)
+    again = begin("one again")
+    assert again.config == one.config
+    tell("error", again)  # it may be lost once
+    two.last_result = {"round": 1, "failed": "it diverged: a NaN"}
+    tell("complete", two)
     assert study.failures[first.key].startswith("its processes died")
     assert study.failures[second.key] == "it diverged: a NaN"
     assert study.repeatable == [first.key]
-    assert search.suggest("third") == StudySearch.FINISHED
+    assert search.suggest("three") == StudySearch.FINISHED
 
 
 def test_a_run_that_is_lost_begins_again_a_bounded_number_of_times(here, monkeypatch):
@@ -57,7 +70,9 @@ def test_a_run_that_is_lost_begins_again_a_bounded_number_of_times(here, monkeyp
     monkeypatch.setattr("fedray.studies.tune.StopIfRayDied", lambda how: None)
     monkeypatch.setattr(
         "ray.tune.Tuner",
-        lambda trainable, tune_config, run_config: asked.append(run_config) or _Tuner(),
+        lambda trainable, param_space, tune_config, run_config: (
+            asked.append(run_config) or _Tuner()
+        ),
     )
     run_trials(sweep(), _Shown(), 1, lambda: None, lambda: None)  # type: ignore[arg-type]
     [config] = asked

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from commands import plan_words
 
@@ -36,26 +34,10 @@ def look(tmp_path, monkeypatch, tiny_bert):
     return look
 
 
-def encoders(tiny_bert, **control):
-    controls = [{"name": name, **control} for name in ("random", "orthogonal")]
-    return {"grid": [{"name": "bert", "path": str(tiny_bert)}, *controls]}
-
-
-def test_texts_and_controls_by_style_are_nine_configurations_that_can_run(look, tiny_bert):
-    space = {"text.encoder": encoders(tiny_bert, per="class"), "text.style": STYLES}
-    assert len(look(space)) == 9
-
-
-def test_more_texts_than_orthogonal_directions_are_given_up(look, tiny_bert, capsys):
-    look({"text.encoder": encoders(tiny_bert), "text.style": STYLES})
-    said = capsys.readouterr().out
-    assert re.search(r"given up: .*style=ensemble.*16 directions for 850 texts.*per=class", said)
-
-
-def test_another_width_is_given_up_with_the_configuration_or_refused(look, tiny_bert, capsys):
-    look({"text.encoder": encoders(tiny_bert, per="class", dim=384)})
-    said = capsys.readouterr().out
-    assert re.search(r"given up: .*random.*width 384, but model\.feature_dim=16", said)
+def test_a_text_encoder_of_another_width_is_refused_before_ray_runs_anything(look, tiny_bert):
+    encoder = {"name": "bert", "path": str(tiny_bert)}
+    controls = [{"name": name, "per": "class"} for name in ("random", "orthogonal")]
+    assert len(look({"text.encoder": {"grid": [encoder, *controls]}, "text.style": STYLES})) == 9
     message = r"text\.encoder=bert gives prototypes of width 16, but model\.feature_dim=24"
     with pytest.raises(UserError, match=message):
-        look({"text.encoder": {"grid": encoders(tiny_bert)["grid"][:1]}}, width=24)
+        look({"text.encoder": {"grid": [encoder]}}, width=24)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedray.base.errors import UserError, nearest
 from fedray.config import Frozen, parse_yaml
-from fedray.data.origins import Origin
+from fedray.data.downloads import Origin
 
 FOLDER = Path(__file__).parent
 DESCRIPTIONS = FOLDER.parents[1] / "language" / "descriptions"
@@ -151,15 +151,14 @@ def recognise(names: Sequence[str], domains: Collection[str] = ()) -> Recognised
         names: the class names in the data.
         domains: the domains in the data; a set with `more_classes` needs most of its domains.
     """
+    are_ids = bool(names) and all(map(_WORDNET.fullmatch, names))
     for data_set in known_sets().values():
-        spelled = _spellings(data_set.name)
-        words = {name: spelled[key] for name in names if (key := spelling(name)) in spelled}
-        others = len(words) < len(names)
-        if set(words.values()) == set(data_set.classes) and words:
-            known_domains = set(data_set.domains) & set(domains)
-            if not others or (data_set.more_classes and len(known_domains) > 1):
-                return Recognised(data_set, {name: words.get(name, name) for name in names})
-        if words and not others and all(map(_WORDNET.fullmatch, names)):
+        spelled, classes = _spellings(data_set.name), {*data_set.classes}
+        words = {name: spelled.get(spelling(name), name) for name in names}
+        present = {*words.values()}
+        is_known, is_whole = present <= classes, present >= classes
+        has_more = data_set.more_classes and len({*data_set.domains} & {*domains}) > 1
+        if (is_whole and (is_known or has_more)) or (is_known and are_ids):
             return Recognised(data_set, words)
     return None
 

@@ -1,14 +1,14 @@
 """Partitions of images over clients: by classes, by Dirichlet draws, by domains, with few shots.
 
 A partition is a pure function of (annotations, clients, parameters, random stream). It assigns an
-image to at most one client; most partitions leave none out. A few-shot protocol draws the images
-that each client trains, validates and tests on; it may assign an image to several clients.
+image to at most one client; most partitions leave none out. The few-shot protocol `dominant_class`
+draws the images that each client trains, validates and tests on; clients may share images.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,56 +65,8 @@ class Partition(Entry, ABC):
         """
 
 
-class Pools(NamedTuple):
-    """The images that a few-shot protocol draws from: disjoint positions in the source.
-
-    Attributes:
-        train: images to train on; also to validate on, if `validation` is empty.
-        test: images to test on.
-        validation: the source's official validation images; often none.
-    """
-
-    train: Indices
-    test: Indices
-    validation: Indices
-
-
-class ClientSplits(NamedTuple):
-    """The images that each of N clients trains, validates and tests on, as sorted int64 arrays."""
-
-    train: list[Indices]
-    validation: list[Indices]
-    test: list[Indices]
-
-
-class FewShotProtocol(Entry, ABC):
-    """Draws few images for each client; a subclass defines `name`, `paper` and `splits`.
-
-    Its typed parameters are the keys `data.partition.*`. A client's three splits share no image;
-    two clients may have the same image.
-    """
-
-    @abstractmethod
-    def splits(
-        self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
-    ) -> ClientSplits:
-        """Draw every client's images.
-
-        Args:
-            labels: int64 [n], class of each image of the source.
-            pools: positions of the images that may be drawn.
-            clients: N.
-            rng: the only source of randomness.
-
-        Raises:
-            UserError: if there are too few images.
-        """
-
-
-AnyPartition: TypeAlias = Partition | FewShotProtocol
-"""A partition or protocol that `data.partition` can name."""
-
-partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.partitions")
+partitions: Registry[type[Entry]] = Registry("partition", "fedray.data.partitions")
+"""Partitions, and `DominantClass`, which draws the images of each client instead."""
 
 
 def collect(owner: Indices, clients: int) -> list[Indices]:

@@ -14,17 +14,41 @@ subset of the official one with the class proportions of the training images.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictBool
 
 from fedray.base.errors import UserError
-from fedray.data.partitions import ClientSplits, FewShotProtocol, Indices, Pools, partitions
+from fedray.config import Entry
+from fedray.data.partitions import Indices, partitions
+
+
+class Pools(NamedTuple):
+    """The images that clients draw from: disjoint positions in the source.
+
+    Attributes:
+        train: images to train on; also to validate on, if `validation` is empty.
+        test: images to test on.
+        validation: the source's official validation images; often none.
+    """
+
+    train: Indices
+    test: Indices
+    validation: Indices
+
+
+class ClientSplits(NamedTuple):
+    """The images of each of N clients, as sorted int64 arrays."""
+
+    train: list[Indices]
+    validation: list[Indices]
+    test: list[Indices]
 
 
 @partitions.add
-class DominantClass(FewShotProtocol):
+class DominantClass(Entry):
     """Few-shot label skew: some classes are missing, one is dominant (DP2FL).
 
     Client i draws from a separate random stream. Its training and test images do not depend on the
@@ -46,6 +70,17 @@ class DominantClass(FewShotProtocol):
     def splits(
         self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
     ) -> ClientSplits:
+        """Draw every client's images; a client's three splits share none.
+
+        Args:
+            labels: int64 [n], class of each image of the source.
+            pools: positions of the images that may be drawn.
+            clients: N.
+            rng: the only source of randomness.
+
+        Raises:
+            UserError: if there are too few images.
+        """
         result = ClientSplits([], [], [])
         unused: list[list[Indices]] = []
         streams = rng.spawn(clients)

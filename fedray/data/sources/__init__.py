@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from fedray.base.errors import UserError
 from fedray.config import Component, Entry, component, content_of, files_of
 from fedray.config.plugins import plugin_of
 from fedray.config.registry import Registry, version_of
-from fedray.data.cache import image_set, images_key, save_images
 from fedray.data.decoding import (
     AS_STORED,
     Allocate,
@@ -24,12 +23,15 @@ from fedray.data.decoding import (
     decode_masks,
     in_memory,
 )
-from fedray.data.folders import unread
+from fedray.data.folders import status_of, unread
 from fedray.data.imageset import ImageSet, dominant_classes
 from fedray.data.known import known_sets, recognise, spellings
 from fedray.data.listing import Listing, Row, domains_of, select_rows
 from fedray.data.splits import split_files
-from fedray.storage.cache import Arrays, kept_arrays
+from fedray.storage.cache import Arrays, content_key, kept_arrays
+
+_FORMAT = 5
+"""Version of the decoded images in the cache."""
 
 
 class Source(Entry, ABC):
@@ -40,12 +42,10 @@ class Source(Entry, ABC):
     Attributes:
         resampling: the filter for resizing, unless `data.resize` names another.
         kept: whether decoded images are stored in the node's cache.
-        reads_folder: whether the root is a folder of the user, of which unread files are counted.
     """
 
     resampling: ClassVar[Resampling] = "bilinear"
     kept: ClassVar[bool] = True
-    reads_folder: ClassVar[bool] = False
 
     @abstractmethod
     def listing(self, root: Path, options: ReadOptions) -> Listing:
@@ -90,10 +90,8 @@ class Source(Entry, ABC):
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
         """Return the rows that a run reads (see `listing.select_rows`)."""
-        return select_rows(self.listing(root, options), options, root, self._where(root))
-
-    def _where(self, root: Path) -> str:
-        return f"data.source={self.name}" + (f": {root}" if self.reads_folder else "")
+        where = f"data.source={self.name}: {root}"
+        return select_rows(self.listing(root, options), options, root, where)
 
     def read(
         self, listing: Listing, options: ReadOptions, allocate: Allocate = in_memory
@@ -126,14 +124,16 @@ class Source(Entry, ABC):
     def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
         """Load the images; `load_images` describes the arguments."""
         try:
-            root = self.find_root(root, download=download)
+            is_given, root = root is not None, self.find_root(root, download=download)
             files: Sequence[Path] = ()
             if self.kept:
                 images, files = self._kept(root, options)
             else:
                 images = self.read(self.chosen(root, options), options)
-            left = unread(root, files) if self.reads_folder else ""
-            return replace(images, about=f"{self._where(root)}: {_summary(images, left)}")
+            where, left = f"data.source={self.name}", ""
+            if is_given and self.kept:
+                where, left = f"{where}: {root}", unread(root, files)
+            return replace(images, about=f"{where}: {_summary(images, left)}")
         except OSError as error:
             path = error.filename or root
             raise UserError(
@@ -164,10 +164,35 @@ class Source(Entry, ABC):
                     f"data.source={self.name}: the files in {root} changed while they were read; "
                     "start again when they are complete"
                 )
-            save_images(images, making)
+            images.store(making)
 
         name = f"{self.name}-{key}"
-        return image_set(kept_arrays("images", name, "decoded images", make)), files
+        return ImageSet.stored(kept_arrays("images", name, "decoded images", make)), files
+
+
+def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
+    """Return the cache name of decoded images, without decoding them.
+
+    Args:
+        root: the folder that file names are relative to, so that the folder can be moved.
+        files: all files, below the root, that images and labels are read from.
+        *options: further JSON values that change the images.
+
+    Returns:
+        32 hex digits over the options, the version of the image library, and the files' relative
+        names, sizes and times (of modification, which can be set, and of change, which cannot).
+
+    Raises:
+        UserError: if one is not a regular file; OSError: if one is missing.
+    """
+    import PIL
+
+    entries = []
+    for path in sorted(files):
+        status = status_of(path)
+        name = path.relative_to(root).as_posix()
+        entries.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
+    return content_key(_FORMAT, PIL.__version__, options, entries)
 
 
 def _summary(images: ImageSet, left: str) -> str:

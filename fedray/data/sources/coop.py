@@ -54,7 +54,6 @@ class CoOp(Source):
 
     name = "coop"
     resampling = "bicubic"
-    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images: those of train, then val, then test."""

@@ -22,7 +22,6 @@ class ImageFolder(Source):
     """
 
     name = "image_folder"
-    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images, ordered by split, class and name."""
@@ -38,7 +37,6 @@ class DomainFolder(Source):
     """
 
     name = "domain_folder"
-    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images, ordered by domain, split, class and name."""

@@ -28,7 +28,6 @@ class MaskFolder(Source):
     """
 
     name = "mask_folder"
-    reads_folder = True
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images with their masks, ordered by domain, split and name."""

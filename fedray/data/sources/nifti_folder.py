@@ -50,7 +50,6 @@ class NiftiFolder(Source):
 
     name = "nifti_folder"
     version = 2  # segmentations lie on their volumes
-    reads_folder = True
 
     slices: Literal["labelled", "all"] = "labelled"
     """labelled: only slices with a segmentation; all: every slice."""

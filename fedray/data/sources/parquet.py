@@ -45,7 +45,6 @@ class Parquet(Source):
     """
 
     name = "parquet"
-    reads_folder = True
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the parquet files, and `dataset_info.json` if it exists."""

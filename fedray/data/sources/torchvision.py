@@ -14,7 +14,6 @@ from fedray.base.errors import UserError, one_line
 from fedray.data.decoding import ReadOptions
 from fedray.data.folders import files_below
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.known import known
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.storage.files import cache_folder
 
@@ -26,13 +25,6 @@ class _TorchVision(Source):
     """The class in torchvision.datasets."""
     folder: ClassVar[str]
     """Folder of the data set's files, below the root."""
-    set_name: ClassVar[str]
-    """The known set."""
-
-    @property
-    def url(self) -> str:
-        """Return the web page of the files."""
-        return known(self.set_name).origin.page
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`, or the cache if None; download missing files if that is allowed."""
@@ -42,7 +34,7 @@ class _TorchVision(Source):
         if not download:
             raise UserError(
                 f"data.source={self.name}: no files in {root / self.folder}; copy torchvision's "
-                f"files there (from {self.url}), or set data.download=true"
+                "files there, or set data.download=true"
             )
         with self._readable(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -73,7 +65,7 @@ class _TorchVision(Source):
         except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
                 f"data.source={self.name}: {root / self.folder} is incomplete or out of reach "
-                f"({one_line(error)}); get the files from {self.url}"
+                f"({one_line(error)}); get the files again"
             ) from None
 
     def _open(self, root: Path, *, download: bool) -> list[Any]:
@@ -91,7 +83,6 @@ class Cifar10(_TorchVision):
     name = "torchvision_cifar10"
     dataset = "CIFAR10"
     folder = "cifar-10-batches-py"
-    set_name = "cifar10"
 
 
 @sources.add
@@ -101,7 +92,6 @@ class Cifar100(_TorchVision):
     name = "torchvision_cifar100"
     dataset = "CIFAR100"
     folder = "cifar-100-python"
-    set_name = "cifar100"
 
 
 @sources.add
@@ -111,7 +101,6 @@ class FashionMnist(_TorchVision):
     name = "torchvision_fashion_mnist"
     dataset = "FashionMNIST"
     folder = "FashionMNIST/raw"
-    set_name = "fashion_mnist"
 
 
 def torchvision_source(root: Path) -> str | None:
