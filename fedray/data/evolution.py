@@ -82,11 +82,6 @@ REDRAWN = ("partition", "split", "validation")
 def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> FederatedData:
     """Partition images over clients, with validation images, in every phase.
 
-    Args:
-        images: the images to partition.
-        keys: the partition and its later phases.
-        rng_for: returns the random stream of a purpose.
-
     Raises:
         UserError: if the images do not suffice for the clients in some phase, or a phase draws few
             shots, whose unused test images other phases would train on.

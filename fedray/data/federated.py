@@ -214,15 +214,8 @@ def local_split(
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
-    Sizes are those of scikit-learn's `train_test_split`: the test part is rounded up.
-
-    Args:
-        indices: int64 [n].
-        test_fraction: share of the test part, between 0 and 1.
-        rng: random stream.
-
-    Returns:
-        Training and test indices, both sorted.
+    Sizes are those of scikit-learn's `train_test_split`: the test part is rounded up. Returns
+    training and test indices, both sorted.
 
     Raises:
         UserError: if either part would be empty.
@@ -370,11 +363,7 @@ DOMAIN = "domain:"
 
 
 def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
-    """Return the data with the test images of each domain as shared evaluation sets.
-
-    Args:
-        data: the partitioned images.
-        tested: positions of all test images, sorted.
+    """Return the data with `tested`, all test images, as shared evaluation sets by domain.
 
     Raises:
         UserError: if the images have no domains.
@@ -433,14 +422,7 @@ def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indice
     Cao et al., "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss", NeurIPS
     2019 (CIFAR-LT); c counts the C classes present, by label. n_max is the largest value for which
     every class has enough images; for balanced classes, this is the number of images per class.
-
-    Args:
-        labels: int64 [n].
-        rho: imbalance factor n_max / n_min, at least 1.
-        rng: random stream that selects the images of a class.
-
-    Returns:
-        Sorted positions of the selected images, int64.
+    rho = n_max / n_min is at least 1. Returns the sorted positions of the selected images.
 
     Raises:
         UserError: if no image of the rarest class would remain.

@@ -46,10 +46,6 @@ def split_of(name: str, where: Path) -> int | None:
     `flowers_test.parquet`, `data.test.parquet`, `test-00000-of-00002.parquet`, `test2017` and
     `flowersTest`, but not of `latest`. `testset` and `testdata` count as `test`.
 
-    Args:
-        name: the name of a file or folder, or several, joined by slashes.
-        where: the path of the file or folder, for the message.
-
     Raises:
         UserError: if the name has words for different splits.
     """
@@ -86,13 +82,8 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def is_split(folder: Path) -> bool:
-    """Return True if a folder is named after a split, and holds folders: those of the classes.
-
-    Images beside these folders are allowed only if its name is the word for the split alone.
-    """
-    if split_of(folder.name, folder) is None or not folders_of(folder):
-        return False
-    return folder.name.lower() in SPLIT_WORDS or not has_images(folder)
+    """Return True if a folder is named after a split, and holds folders: those of the classes."""
+    return split_of(folder.name, folder) is not None and bool(folders_of(folder))
 
 
 def split_folders(root: Path) -> list[tuple[int, Path]]:

@@ -130,14 +130,9 @@ class ImageSet:
 
 
 def dominant_classes(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """Return the most frequent foreground class of each mask, used as the image's label.
+    """Return the most frequent foreground class of each mask [n, H, W], int64 [n].
 
-    Args:
-        masks: uint8 [n, H, W], class of each pixel; 0 is the background.
-        classes: C, including the background.
-
-    Returns:
-        int64 [n]; 0 if a mask is all background. The lower of equally frequent classes counts.
+    It is 0 if a mask is all background, and the lower one of equally frequent classes.
     """
     flat = masks.reshape(len(masks), -1)
     pixels = np.stack([(flat == c).sum(1) for c in range(1, classes)], 1)

@@ -76,13 +76,7 @@ def select_rows(listing: Listing, options: ReadOptions, root: Path, where: str) 
     """Return the rows that a run reads, with their final labels, splits and domains.
 
     Names are composed, and those of a known set become the papers' words. Without test images, the
-    validation images are the official test.
-
-    Args:
-        listing: all rows.
-        options: the requested classes and split.
-        root: the folder that paths in a split file are relative to.
-        where: the source and its folder, for messages.
+    validation images are the official test. Paths in a split file are relative to `root`.
 
     Raises:
         UserError: if there is no image, a class has only test images or a name that is not allowed,

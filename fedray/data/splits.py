@@ -115,13 +115,10 @@ def _parts(files: Sequence[Path]) -> Iterator[tuple[str, int]]:
 
 
 def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -> list[int]:
-    """Return each image's part of the split, TRAIN or TEST.
+    """Return the part of the split, TRAIN or TEST, of the images with these paths.
 
-    Args:
-        files: what `split_files` returns; a leading folder of their paths that the data do not
-            have is dropped.
-        paths: the paths of n images.
-        known: the paths of all images of the data, which the file may list, too.
+    The files may list all `known` paths of the data. A leading folder that the data do not have is
+    dropped.
 
     Raises:
         UserError: if the file has another format, or does not list each path exactly once.

@@ -27,11 +27,6 @@ def hold_out(
 
     A client whose classes have one image each keeps all of them and has no validation images.
 
-    Args:
-        data: the partitioned images.
-        fraction: share of a client's training images, between 0 and 1.
-        rng_for: returns the stream of "validation".
-
     Raises:
         UserError: if no client would have a validation image, or if the partition already defines
             validation images.
@@ -60,16 +55,7 @@ def stratified_split(
 
     Every class gives floor(f n_c). The missing images come from the classes with the largest
     remainders; ties are broken at random. If they would be a class's last image, fewer than
-    ceil(f n) are held out.
-
-    Args:
-        indices: int64 [n].
-        labels: the class of each index [n].
-        fraction: f, between 0 and 1.
-        rng: random stream.
-
-    Returns:
-        The remaining and the held-out indices, both sorted.
+    ceil(f n) are held out. Returns the remaining and the held-out indices [n], both sorted.
     """
     order = rng.permutation(len(indices))
     classes, counts = np.unique(labels, return_counts=True)

@@ -85,12 +85,7 @@ def hub_cache() -> Path:
 
 
 def is_cached(repo: str, file: str | None = None) -> bool:
-    """Return True if weights of a hub repository are in the cache.
-
-    Args:
-        repo: OWNER/NAME.
-        file: the weight file; None: any name that transformers or open_clip give it.
-    """
+    """Return True if a file, by default any weight file, of OWNER/NAME is in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     names = (*WEIGHTS, *_INDICES) if file is None else (file,)

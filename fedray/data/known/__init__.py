@@ -101,12 +101,7 @@ def known_sets() -> dict[str, KnownSet]:
 
 
 def title_of(source: str, root: str | None) -> str:
-    """Return the name of a data set in tables: of a known set its title, or that of its folder.
-
-    Args:
-        source: the name of the source, `data.source`.
-        root: its folder, `data.root`; None: the source's own.
-    """
+    """Return the title of the known set in a folder, else the folder's name or the source's."""
     folder = "" if root is None else Path(root).name
     for one in known_sets().values():
         if folder == one.folder or (not folder and source == one.name):
@@ -145,11 +140,8 @@ def recognise(names: Sequence[str], domains: Collection[str] = ()) -> Recognised
     """Return the known set that class names belong to; None if there is none.
 
     The data hold all classes of the set, in any of their spellings, and no other ones (except for a
-    set with `more_classes`); or all their names are WordNet ids of the set's classes.
-
-    Args:
-        names: the class names in the data.
-        domains: the domains in the data; a set with `more_classes` needs most of its domains.
+    set with `more_classes`, which needs several of its domains); or all their names are WordNet ids
+    of the set's classes.
     """
     are_ids = bool(names) and all(map(_WORDNET.fullmatch, names))
     for data_set in known_sets().values():

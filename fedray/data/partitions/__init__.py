@@ -88,13 +88,7 @@ def require_samples(n: int, clients: int, per_client: int = 1) -> None:
 
 
 def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Assign random images of each class to the clients, as many as `counts` says.
-
-    Args:
-        classes: int64 [n], each image's class, 0..C-1.
-        counts: int64 [N, C]; columns sum to at most the classes' totals.
-        rng: random stream.
-    """
+    """Assign random images of the classes [n] to clients, as many as `counts`, int64 [N, C]."""
     clients = len(counts)
     owner = np.full(len(classes), -1)
     for c in range(counts.shape[1]):

@@ -70,13 +70,7 @@ class DominantClass(Entry):
     def splits(
         self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
     ) -> ClientSplits:
-        """Draw every client's images; a client's three splits share none.
-
-        Args:
-            labels: int64 [n], class of each image of the source.
-            pools: positions of the images that may be drawn.
-            clients: N.
-            rng: the only source of randomness.
+        """Draw the images of N clients from n images with labels [n]; a client's splits share none.
 
         Raises:
             UserError: if there are too few images.
@@ -103,9 +97,7 @@ class DominantClass(Entry):
     ) -> tuple[Indices, list[Indices]]:
         """Draw one client's training images.
 
-        Returns:
-            The training images, and the remaining shuffled images of each of the client's classes,
-            the dominant class first.
+        Return also the rest of each of the client's classes, shuffled, the dominant class first.
         """
         classes = np.unique(labels[pools.train])
         count = len(classes) - round(self.excluded * len(classes))
@@ -129,13 +121,7 @@ class DominantClass(Entry):
     def _validation(
         self, labels: Indices, remaining: Sequence[Indices], trained: NDArray[np.bool_]
     ) -> Indices:
-        """Return a client's validation images: the last ones of each class nobody trains on.
-
-        Args:
-            labels: int64 [n], class of each image of the source.
-            remaining: the remaining images that `_draw` returns.
-            trained: bool [n], whether any client trains on an image.
-        """
+        """Return the last remaining images of each class that are not `trained`, bool [n]."""
         parts = []
         for number, images in enumerate(remaining):
             needed, free = self._validated(number == 0), images[~trained[images]]
@@ -184,16 +170,8 @@ def proportional(
 ) -> Indices:
     """Draw the largest part of `test` with the class proportions p_c of `train`.
 
-    n_c = floor(t p_c) with t = min_c N_c / p_c over the classes that `test` has any image of.
-
-    Args:
-        labels: int64 [n], class of each image of the source.
-        train: positions of a client's training images.
-        test: positions of the images that may be drawn.
-        rng: random stream.
-
-    Returns:
-        Sorted positions.
+    n_c = floor(t p_c) with t = min_c N_c / p_c over the classes that `test` has any image of. All
+    are sorted positions of images; `labels` are those of all images of the source, int64 [n].
 
     Raises:
         UserError: if `test` has no image of any class of `train`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedray.base.errors import UserError
-from fedray.config import Component, Entry, component, content_of, files_of
+from fedray.config import Component, Entry, Experiment, NoEffect, component, content_of, files_of
 from fedray.config.plugins import plugin_of
 from fedray.config.registry import Registry, version_of
 from fedray.data.decoding import (
@@ -42,18 +42,22 @@ class Source(Entry, ABC):
     Attributes:
         resampling: the filter for resizing, unless `data.resize` names another.
         kept: whether decoded images are stored in the node's cache.
+        reads_root: whether the source reads a folder of the user.
     """
 
     resampling: ClassVar[Resampling] = "bilinear"
     kept: ClassVar[bool] = True
+    reads_root: ClassVar[bool] = True
+
+    @classmethod
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
+        """Return the keys of a folder, if the source reads none."""
+        keys = () if cls.reads_root else ("data.root", "data.download")
+        return dict.fromkeys(keys, NoEffect("reads no folder"))
 
     @abstractmethod
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the class names and all rows.
-
-        Args:
-            root: the folder from `find_root`.
-            options: the read options, for a source that generates its images.
+        """Return the class names and all rows; sources that generate images look at the options.
 
         Raises:
             UserError: if files are missing or invalid; the message says which, and what to do.
@@ -96,16 +100,7 @@ class Source(Entry, ABC):
     def read(
         self, listing: Listing, options: ReadOptions, allocate: Allocate = in_memory
     ) -> ImageSet:
-        """Decode the rows of a listing.
-
-        Args:
-            listing: what `chosen` returns.
-            options: how to decode them.
-            allocate: returns the array for the pixels.
-
-        Raises:
-            UserError: if a row is invalid.
-        """
+        """Decode the rows of a listing from `chosen`; raise a UserError if one is invalid."""
         rows, classes = listing.rows, len(listing.class_names)
         encoded = [row.image for row in rows]
 
@@ -173,14 +168,9 @@ class Source(Entry, ABC):
 def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
     """Return the cache name of decoded images, without decoding them.
 
-    Args:
-        root: the folder that file names are relative to, so that the folder can be moved.
-        files: all files, below the root, that images and labels are read from.
-        *options: further JSON values that change the images.
-
-    Returns:
-        32 hex digits over the options, the version of the image library, and the files' relative
-        names, sizes and times (of modification, which can be set, and of change, which cannot).
+    It covers the options, the version of the image library, and the files' sizes, times (of
+    modification, which can be set, and of change, which cannot), and names relative to `root`, so
+    that the folder can be moved.
 
     Raises:
         UserError: if one is not a regular file; OSError: if one is missing.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fedray.base.errors import UserError
-from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources import Listing, Row, Source, sources
@@ -30,12 +28,8 @@ class Digits(Source):
     """
 
     name = "digits"
+    reads_root = False
     kept = False
-
-    @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        """Return the keys of a folder, which this source does not read."""
-        return dict.fromkeys(("data.root", "data.download"), NoEffect("reads no folder"))
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder of scikit-learn, found without the import, which takes seconds."""

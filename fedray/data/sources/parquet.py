@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
 _INFO = "dataset_info.json"
 _CLASS_KEYS = (("class_names",), *(("features", column, "names") for column in _LABEL_COLUMNS))
-_DOMAIN_KEYS = (("features", "domain", "names"),)
-"""Where a description has the names of classes and of domains."""
+"""Where a description has the names of the classes."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})")
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
@@ -54,23 +54,13 @@ class Parquet(Source):
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all rows of all files."""
         origins = _origins(root)
-        described = dict(_described(root, list(origins)))
-        classes, domain_names = (_names(described, key) for key in (_CLASS_KEYS, _DOMAIN_KEYS))
-        info = str(root / _INFO)
-        if info not in classes and len({*classes.values()}) != 1:
-            raise UserError(
-                f"the parquet files below data.root={root} have no class names, or different ones; "
-                f"add {_INFO} with {_EXAMPLE}"
-            )
-        folders = _domain_folders(root, list(origins))
-        names = next(iter(domain_names.values()), ())
+        names, folders = _class_names(root, origins), _domain_folders(root, origins)
         rows = [
             row._replace(origin=origin, domain=row.domain or folders.get(path))
             for path, origin in origins.items()
-            for row in _rows(path, _below(root, path), names)
+            for row in _rows(path, _below(root, path))
         ]
-        domains = tuple(sorted({*folders.values()} or {*names}))
-        return Listing(next(iter(classes.values())), rows, domains)
+        return Listing(names, rows, tuple(sorted({*folders.values()})))
 
 
 def _below(root: Path, path: Path) -> str:
@@ -117,7 +107,7 @@ def _check_complete(root: Path, files: Sequence[Path]) -> None:
                 )
 
 
-def _domain_folders(root: Path, files: Sequence[Path]) -> dict[Path, str]:
+def _domain_folders(root: Path, files: Collection[Path]) -> dict[Path, str]:
     """Return each file's top folder if these folders are domains; else an empty dict."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
     distinct = {*tops.values()}
@@ -125,7 +115,7 @@ def _domain_folders(root: Path, files: Sequence[Path]) -> dict[Path, str]:
     return {} if len(tops) < len(files) or len(distinct) < 2 or is_split else tops
 
 
-def _rows(path: Path, file: str, domain_names: Sequence[str]) -> Iterator[Row]:
+def _rows(path: Path, file: str) -> Iterator[Row]:
     """Yield every row of a file, without its split."""
     with _readable(file):
         table = _open(path, file)
@@ -143,10 +133,8 @@ def _rows(path: Path, file: str, domain_names: Sequence[str]) -> Iterator[Row]:
                 "expected a struct of bytes and path"
             )
         place = next(iter(domain), None)
-        if isinstance(place, int) and 0 <= place < len(domain_names):
-            place = domain_names[place]
         if place is not None and not isinstance(place, str):
-            raise UserError(f"{where}: the domain {shown(place)} is no string and has no name")
+            raise UserError(f"{where}: the domain {shown(place)} is no string")
         yield Row(stored["bytes"], label, TRAIN, place, where=where, path=stored.get("path"))
 
 
@@ -180,31 +168,35 @@ def _column(columns: list[str], candidates: tuple[str, ...], file: str) -> str:
     return found[0]
 
 
-def _described(root: Path, files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    """Yield the descriptions of a set: of its `dataset_info.json`, then in its files' metadata."""
-    if (info := root / _INFO).exists():
-        yield str(info), read_typed(info, Any, "the file", _EXPECTED)
-    for path in files:
+def _class_names(root: Path, files: Iterable[Path]) -> tuple[str, ...]:
+    """Return the class names of `dataset_info.json`, else those of the files' metadata."""
+    info, found = root / _INFO, set[tuple[str, ...]]()
+    if info.exists():
+        found.add(_names(read_typed(info, Any, "the file", _EXPECTED), str(info)))
+    for path in files if found <= {()} else ():
         file = _below(root, path)
         metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-        what = f"the metadata `huggingface` of {file}"
-        described = parse_typed(metadata, Any, what, _EXPECTED)
-        yield file, described.get("info") if isinstance(described, dict) else None
+        described = parse_typed(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
+        found.add(_names(_item(described, "info"), file))
+    found.discard(())
+    if len(found) != 1:
+        raise UserError(
+            f"the parquet files below data.root={root} have no class names, or different ones; add "
+            f"{_INFO} with {_EXAMPLE}"
+        )
+    return found.pop()
 
 
-def _names(
-    described: Mapping[str, Any], places: Sequence[tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the names that each description has at the first of some places, if any."""
-    found = dict[str, tuple[str, ...]]()
-    for where, content in described.items():
-        for keys in places:
-            names = content
-            for key in keys:
-                names = names.get(key) if isinstance(names, dict) else None
-            if names is None:
-                continue
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise UserError(f"{where}: class names must be a list of strings")
-            found.setdefault(where, tuple(names))
-    return found
+def _names(described: Any, where: str) -> tuple[str, ...]:
+    """Return the class names in a description; () if it has none."""
+    for keys in _CLASS_KEYS:
+        names = reduce(_item, keys, described)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return tuple(names)
+        if names is not None:
+            raise UserError(f"{where}: class names must be a list of strings")
+    return ()
+
+
+def _item(tree: Any, key: str) -> Any:
+    return tree.get(key) if isinstance(tree, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from colorsys import hsv_to_rgb
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.errors import UserError
-from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.sources import Listing, Row, Source, sources
@@ -42,11 +40,7 @@ class Shapes(Source):
     """
 
     name = "shapes"
-
-    @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
-        """Return the keys of a folder, which this source does not read."""
-        return dict.fromkeys(("data.root", "data.download"), NoEffect("reads no folder"))
+    reads_root = False
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return this module's folder, because images are generated, not read."""
