@@ -67,6 +67,8 @@ class PaperFile(Frozen):
     """Authors, venue, arXiv number."""
     printed: str = ""
     """What scale printed takes where paper and official code differ, and how to get the other."""
+    offline: str = ""
+    """What needs a network, and what is tested instead, of items that do not say it themselves."""
     order: list[str]
     """The items' names, in the paper's order."""
     items: list[Item] = Field(default_factory=list)
@@ -96,7 +98,7 @@ def read_papers() -> dict[str, PaperFile]:
         file = validate(PaperFile, read_mapping(path), path.stem)
         for own in file.items:
             parts[path.stem, own.item].insert(0, own)
-        items = [_merged(name, parts[path.stem, name]) for name in file.order]
+        items = [_merged(name, parts[path.stem, name], file.offline) for name in file.order]
         papers[path.stem] = file.model_copy(update={"items": items})
     return papers
 
@@ -112,13 +114,13 @@ def _commands(kind: Kind, name: str, item: PaperItem, scale: str) -> Iterator[st
         yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
 
 
-def _merged(name: str, parts: Sequence[Item]) -> Item:
+def _merged(name: str, parts: Sequence[Item], offline: str) -> Item:
     """Return an item with the commands of all its parts; the first that asks has the texts."""
     source = next((part for part in parts if part.asks), None)
     if source is None:
         raise UserError(f"fedray/papers: nothing answers {name}")
     commands = {scale: [c for part in parts for c in getattr(part, scale)] for scale in SCALES}
-    return source.model_copy(update=commands)
+    return source.model_copy(update={**commands, "offline": source.offline or offline})
 
 
 def numbers_of(item: Item) -> int:

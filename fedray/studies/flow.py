@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
@@ -30,7 +32,6 @@ from fedray.studies.ready import check_first_rung, check_stored, get_ready
 from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study
 from fedray.studies.tracking import write_tracking
-from fedray.studies.trials import flow
 from fedray.tracking.follow import tracking
 
 if TYPE_CHECKING:
@@ -120,6 +121,12 @@ def carry_out(request: Request) -> Outcome:
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
         copy_study_file(request, study)
         return run_cells(request, study, concurrent)
+
+
+def flow(value: Any) -> str:
+    """Return a value as one line of YAML, as the command line takes it."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def home_of(kind: Kind, name: str, scale: str) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedray.base.units import size_of, time_of
-from fedray.config import dump_yaml
+from fedray.config import dump_yaml, read_plugins
 from fedray.results.labels import config_label, is_number, short_names, show_value
 from fedray.results.pages.cells import metric_name, short_name, spread_cell, spread_label
 from fedray.results.pages.figures import Plot, Series, figure_curves
@@ -23,11 +24,13 @@ from fedray.storage.run_folder import write_run_list
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
 from fedray.studies.tracking import Conclusion
-from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome
+from fedray.studies.trials import SweepOutcome, sweep_outcome
 from fedray.tracking.describe import BEST_METRIC, valid_name
 
 COLUMNS = ("status", "objective", "std", "round", "bytes", "seconds", "reason")
 """Columns of trials.csv between the searched keys and the metrics."""
+BEST = "best.yaml"
+"""File of a sweep's best configuration, with the first seed."""
 MOST_LINES = 6
 """Maximal number of combinations of other keys drawn as lines; more become points."""
 
@@ -48,7 +51,7 @@ def print_pages(study: Study) -> None:
     result = sweep_outcome(study)
     if result.best is not None and study.is_complete:
         print(best_line(result))
-        print(f"  {best_command(study.plan, result.configs[result.best])}")
+        print(f"  {best_command(study)}")
     if len(result.ended):
         print(f"figure: {study.home / 'sweep.png'}")
     print(f"results: {study.home}")
@@ -103,7 +106,7 @@ def _write_sweep(study: Study) -> list[Section]:
     if result.best is not None and study.is_complete:
         config, seed = result.configs[result.best], plan.report.seeds[0]
         best = plan.run(plan.places[0], config, "tuning", seed)
-        write_atomic(home / "best.yaml", dump_yaml(best.experiment.tree()))
+        write_atomic(home / BEST, dump_yaml(best.experiment.tree()))
     return [trials_section(result)]
 
 
@@ -189,6 +192,12 @@ def _by_axis(result: SweepOutcome, number: int) -> dict[str, Any]:
     }
 
 
+def best_command(study: Study) -> str:
+    """Return the command that runs the best configuration alone, with the first seed."""
+    flags = [f"--plugin {shlex.quote(p.given)}" for p in read_plugins(study.plan.plugins)]
+    return " ".join(["python -m fedray.run", shlex.quote(str(study.home / BEST)), *flags])
+
+
 def best_line(result: SweepOutcome) -> str:
     """Return a line with the best configuration, its objective and its test metric."""
     if result.best is None:
@@ -221,7 +230,7 @@ def _conclude_sweep(study: Study) -> Conclusion:
         f"{count}: **{best_line(result)}**",
         f"{plan.title}: {plan.answers}",
         *result.notes,
-        f"The best one alone: `{best_command(plan, result.configs[result.best])}`",
+        f"The best one alone: `{best_command(study)}`",
     ]
     counts = result.trials["status"].value_counts()
     metrics = {f"trials_{end}": float(counts.get(end, 0)) for end in ("finished", "failed")}

@@ -25,7 +25,7 @@ from fedray.config import (
 )
 from fedray.results.design import Config, Design, Place
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
-from fedray.studies.space import Axis, corners, draws, grid, parse_space, points
+from fedray.studies.space import Axis, corners, draws, grid, parse_space
 
 FRACTION = "data.validation_fraction"
 Phase = Literal["tuning", "report"]
@@ -192,15 +192,10 @@ class StudyPlan(Design):
         count = self.tuning.configurations or 0
         return min(count, 10, max(4, count // 3))
 
-    @cached_property
+    @property
     def uses_optuna(self) -> bool:
-        """True if Optuna suggests configurations while the study runs.
-
-        A space of no more points than the budget is tried whole instead.
-        """
-        whole = points(self.axes) if self.tuning.search == "optuna" else None
-        is_whole = whole is not None and len(whole) <= (self.tuning.configurations or 0)
-        return self.tuning.search == "optuna" and not is_whole
+        """True if Optuna suggests configurations while the study runs."""
+        return self.tuning.search == "optuna"
 
     def configurations(self, row: str) -> list[Config]:
         """Return the configurations tried first for a row; a single one if nothing is searched.
@@ -218,7 +213,7 @@ class StudyPlan(Design):
         if not axes or tuning.search == "grid":
             return grid(axes, tuning.configurations if self.is_sweep else None)
         if tuning.search == "optuna":
-            return [] if self.uses_optuna else points(axes) or []
+            return []
         return draws(axes, tuning.configurations or 1)
 
     def first_config(self, row: str) -> Config:

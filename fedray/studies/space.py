@@ -205,23 +205,6 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
     return [combinations[round(i * step)] for i in range(samples)]
 
 
-def points(axes: Sequence[Axis]) -> list[Config] | None:
-    """Return every point of a space of lists and whole numbers; None of other or huge spaces."""
-    if not all(axis.is_listed or axis.distribution in ("randint", "lograndint") for axis in axes):
-        return None
-    if math.prod(_size(axis) for axis in axes) > MOST_CONFIGURATIONS:
-        return None
-    of_axes = [
-        axis.configs if axis.is_listed else [{axis.key: value} for value in range(*axis.values)]
-        for axis in axes
-    ]
-    return [_merge(configs) for configs in itertools.product(*of_axes)]
-
-
-def _size(axis: Axis) -> int:
-    return len(axis.values) if axis.is_listed else axis.values[1] - axis.values[0]
-
-
 def corners(axes: Sequence[Axis]) -> list[Config]:
     """Return configurations with every value or end of each axis, one axis at a time.
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from fedray.config import is_below, keys_without_effect, read_plugins
-from fedray.results.design import Config, Place
+from fedray.results.design import Config
 from fedray.results.numbers import scale_of
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import Metric
@@ -183,31 +179,3 @@ def _std(values: Sequence[float]) -> float:
 def _range(rounds: Sequence[float]) -> str:
     """Return the lowest and the highest round."""
     return "-".join(map(str, sorted({int(min(rounds)), int(max(rounds))})))
-
-
-def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
-    """Return the command that runs one configuration alone, with the first seed."""
-    base = plan.bases[plan.experiment]
-    run_defaults = {
-        "workers": 1,
-        "report.select": base.get("report", {}).get("select", "validation"),
-    }
-    defaults = {k: v for k, v in plan.defaults(base) if run_defaults.get(k) != v}
-    rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
-    pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
-    place = Place(next(iter(plan.rows)), next(iter(plan.columns)))
-    experiment = plan.experiment_of(place, dict(config), "tuning", plan.report.seeds[0])
-    unread = [key for key, why in keys_without_effect(experiment).items() if why.is_refused]
-    pairs = {key: value for key, value in pairs.items() if not is_below(key, unread)}
-    if plan.report.seeds[0] != base.get("seed", 0):
-        pairs["seed"] = plan.report.seeds[0]
-    keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]
-    for plugin in read_plugins(plan.plugins):
-        keys += ["--plugin", shlex.quote(plugin.given)]
-    return " ".join(["python -m fedray.run", shlex.quote(plan.experiment), *keys])
-
-
-def flow(value: Any) -> str:
-    """Return a value as one line of YAML, as the command line takes it."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")
