@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
+
 
 def encode(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
@@ -71,3 +73,18 @@ def write_fashion_mnist(root: Path, counts: tuple[int, int] = (4, 2)) -> None:
         (raw / f"{split}-images-idx3-ubyte").write_bytes(head + pixels)
         head = struct.pack(">II", 0x801, count)
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(head + bytes(range(count)))
+
+
+def made(labels, origin=TRAIN, domains: Domains | None = None, seed: int = 0) -> ImageSet:
+    """Grey images of 4x4 random pixels, with these labels and splits."""
+    labels = np.asarray(labels, np.int64)
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 1, 4, 4), dtype=np.uint8)
+    names = tuple(f"class {c}" for c in range(labels.max() + 1))
+    origins = np.array(np.broadcast_to(origin, len(labels)), np.int8)
+    return ImageSet("made", pixels, labels, names, origins, domains)
+
+
+def of_each_class(train: int, test: int, classes: int, domains: Domains | None = None) -> ImageSet:
+    """So many training and test images of every class."""
+    labels = np.repeat(np.arange(classes), train + test)
+    return made(labels, np.tile([TRAIN] * train + [TEST] * test, classes), domains)

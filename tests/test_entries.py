@@ -25,7 +25,7 @@ KEYS = {
 WITHOUT_PAPER = ("data source", "data evolution", "public data", "metric", "model group")
 REQUIRED = {
     "vectors": {"path": "vectors.txt"},
-    "steps": {"every": 1},
+    "steps": {"milestones": [1]},
     "repartition": {"phases": [{"round": 2}]},
 }
 """Parameters that have no default."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from textwrap import fill, indent
+from typing import TYPE_CHECKING
 
 import click
 
 from fedray.base.activity import say_next
 from fedray.base.errors import UserError
 from fedray.command import RUN_ERROR, Command, plugins
+
+if TYPE_CHECKING:
+    from fedray.laws.conformance import Law
 
 
 @click.command(cls=Command)
@@ -35,16 +39,23 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
         raise UserError("name a method to check, for example fedavg, or all")
     methods = list(algorithms.names()) if methods == ["all"] else methods
     experiments = [small_experiment(method, sets, plugin) for method in methods]
-    broken = False
     with closing(Workers()) as workers:
-        for method, experiment in zip(methods, experiments, strict=True):
-            print(method, flush=True)
-            started = time.monotonic()
-            for law, difference in verdicts(experiment, workers):
-                broken |= bool(difference)
-                result = "BROKEN" if difference else "holds"
-                print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
-                if difference:
-                    print(indent(fill(difference, 70), " " * 10), flush=True)
-            print(f"  {time.monotonic() - started:.1f} s", flush=True)
-    return RUN_ERROR if broken else 0
+        hold = [
+            print_verdicts(method, verdicts(experiment, workers))
+            for method, experiment in zip(methods, experiments, strict=True)
+        ]
+    return 0 if all(hold) else RUN_ERROR
+
+
+def print_verdicts(method: str, found: Iterable[tuple[Law, str]]) -> bool:
+    """Print the verdicts on a method when they are reached, and the time; True if all laws hold."""
+    started, holds = time.monotonic(), True
+    print(method, flush=True)
+    for law, difference in found:
+        result = "BROKEN" if difference else "holds"
+        print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
+        if difference:
+            print(indent(fill(difference, 70), " " * 10), flush=True)
+        holds &= not difference
+    print(f"  {time.monotonic() - started:.1f} s", flush=True)
+    return holds

@@ -53,8 +53,6 @@ PRETRAINED_VERSION = 2
 YOUNGER: Mapping[str, object] = {
     "stacked": 1,
     "data.public": {"name": "none"},
-    "text.precision": "float32",
-    "model.clip_precision": "float32",
 }
 """Keys that earlier runs do not have, with the values that change no number."""
 MOST_ROUNDS = 100_000
@@ -182,9 +180,6 @@ class ModelConfig(Frozen):
     clip: Annotated[Component, Chosen("CLIP", "openclip")] = default_entry("small")
     """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
-    clip_precision: Annotated[Precision, PROTOCOL] = "float32"
-    """Arithmetic of the frozen CLIP's linear maps and convolutions under prompts; bfloat16 is
-    faster on a GPU, and on processors with AMX. Features that no prompt changes stay float32."""
     init: Literal["shared", "independent"] = "shared"
     """Initial weights: shared by all clients of one architecture (the official code), or
     independent."""
@@ -216,9 +211,6 @@ class TextConfig(Frozen):
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""
-    precision: Annotated[Precision, PROTOCOL] = "float32"
-    """Arithmetic of the frozen encoder's linear maps under prompts; bfloat16 is faster on a GPU,
-    and on processors with AMX. Texts without prompts stay float32."""
 
     def switched_off(self) -> Mapping[str, str]:
         """Return the keys of descriptions if the style reads none."""
@@ -350,7 +342,7 @@ class Experiment(Frozen):
     """Schedule of `lr` over rounds: constant, steps or cosine, each with an optional warm-up."""
     optimizer: Annotated[Component, Chosen("optimizer", "sgd"), METHOD] = default_entry("sgd")
     """Optimizer of clients, with its parameters: sgd, adam or adamw."""
-    clip_grad_norm: Annotated[float | None, METHOD] = Field(None, gt=0)
+    clip_grad_norm: Annotated[float | None, METHOD] = Field(None, gt=0, le=1e30)
     """Maximal norm of all gradients of a step as one vector; None: no clipping."""
     shuffle: StrictBool = True
     """Whether images are shuffled in every epoch (the official code: false)."""

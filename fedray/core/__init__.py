@@ -36,14 +36,6 @@ from fedray.core.gate import Gate, Privacy
 from fedray.core.optimizers import PLAIN_SGD, SGD, Schedule
 from fedray.core.payload import KINDS, BadPayload, Call, Fields, Payload, sent
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.sums import (
-    Sums,
-    Total,
-    combined_rows,
-    doubled,
-    mean_of,
-    stack_trees,
-    total_of,
-)
+from fedray.core.sums import Sums, Total, combined_rows, doubled, mean_of, stack_trees, total_of
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.models import Classifier, ClassifierOutput

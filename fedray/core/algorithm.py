@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar, final
 
 from pydantic import ConfigDict, model_validator
 from torch import Tensor
@@ -40,8 +40,7 @@ class Requires:
     """The requirements of a method; the experiment provides only what a method requires.
 
     Attributes:
-        text: whether the server has a text tower with the texts of the classes; "plain": it encodes
-            them without prompts.
+        text: whether the server has a text tower with the texts of the classes.
         head: whether models end in a classifier; else they end in their features.
         prompts: whether models are prompts around a frozen CLIP, made by `sized_model`.
         validation: whether clients have validation images.
@@ -51,7 +50,7 @@ class Requires:
             clipped.
     """
 
-    text: bool | Literal["plain"] = False
+    text: bool = False
     head: bool = True
     prompts: bool = False
     validation: bool = False
@@ -170,9 +169,8 @@ class Algorithm(Entry):
         texts = "writes prompts around the names of the data's classes"
         fixed = (
             (needs.prompts, MODEL_KEYS, "trains prompts around the CLIP of model.clip"),
-            (not needs.prompts, ("model.clip", "model.clip_precision"), "uses no CLIP"),
+            (not needs.prompts, ("model.clip",), "uses no CLIP"),
             (not needs.text, ("text",), texts if needs.prompts else "reads no texts"),
-            (needs.text == "plain", ("text.precision",), "reads texts without prompts"),
             (not needs.public, PUBLIC_KEYS.get(public, ()), "reads no public images"),
             (not cls.uploads, ("wire.up_bits",), "uploads nothing"),
         )

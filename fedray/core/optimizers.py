@@ -208,31 +208,17 @@ class Constant(Schedule):
 
 @schedules.add
 class Steps(Schedule):
-    """A learning rate that is multiplied by a factor after given rounds or at regular intervals."""
+    """A learning rate that is multiplied by a factor after given rounds."""
 
     name = "steps"
 
-    milestones: tuple[Rounds, ...] = ()
+    milestones: tuple[Rounds, ...] = Field(min_length=1)
     """Rounds after which the learning rate is multiplied by `factor`; warm-up rounds count."""
-    every: Rounds | None = None
-    """Number of rounds between two multiplications, counted after the warm-up; used instead of
-    `milestones`. 1 decays the learning rate exponentially."""
     factor: float = Field(0.1, gt=0, le=1)
     """Factor by which the learning rate is multiplied."""
 
-    @model_validator(mode="after")
-    def _has_one_of_both(self) -> Steps:
-        if bool(self.milestones) == (self.every is not None):
-            raise ValueError(
-                "needs either milestones or every; set lr_schedule.milestones=[30, 60] or "
-                "lr_schedule.every=30"
-            )
-        return self
-
     def rate(self, lr: float, done: int, rounds: int) -> float:
         """Return `lr` times `factor` to the power of the number of multiplications so far."""
-        if self.every is not None:
-            return lr * self.factor ** (done // self.every)
         completed = done + self.warmup_rounds
         return lr * self.factor ** sum(milestone <= completed for milestone in self.milestones)
 

@@ -72,8 +72,6 @@ class Declared:
             other axis must have one size within the payload.
         dtype: the dtype of a tensor with `axes`.
         number: the type of a plain number, which is no tensor.
-        counters: whether integers among named tensors are counters or constants of a model, as
-            those of kind "weights" and "prompts" are: sums keep their maximum. No sum takes others.
         combine: how the server combines uploads: "mean", by the clients' weights
             (`Algorithm.weight`); "sum"; or a function (method, upload) of the tensors whose sums
             it needs, for example `algorithms.mean.by_class`; "": by a step of the method.
@@ -88,19 +86,16 @@ class Declared:
     _: KW_ONLY
     dtype: torch.dtype = torch.float32
     number: type[int | float] | None = None
-    counters: bool = False
     combine: Combine = ""
 
     def __post_init__(self) -> None:
         if self.combine not in ("", "mean", "sum") and not callable(self.combine):
             raise ValueError(f"combine={self.combine!r}, expected 'mean', 'sum' or a function")
-        if self.kind in ("weights", "prompts"):
-            object.__setattr__(self, "counters", True)
 
-    def kind_of(self, path: Sequence[str], statistics: Collection[str]) -> Kind:
-        """Return the kind of a tensor in this field: a model's buffers are statistics."""
-        is_buffer = self.counters and bool(path) and path[-1] in statistics
-        return "statistics" if is_buffer else self.kind
+    @property
+    def counters(self) -> bool:
+        """Whether integers are counters or constants of a model: sums keep their maximum."""
+        return self.kind in ("weights", "prompts") and not self.axes
 
 
 sent = Declared
@@ -151,11 +146,9 @@ class Fields(dict[str, Declared]):
         """
         if values is None and not (self and step == "client_update"):
             return None
-        if isinstance(values, dict) and values.keys() == self.keys():
-            return Payload(self, {name: values[name] for name in self})
-        if isinstance(values, Payload) and values.fields is self:
-            return values
         named = vars(values) if isinstance(values, Payload) else values
+        if isinstance(named, dict) and named.keys() == self.keys():
+            return Payload(self, {name: named[name] for name in self})
         found = ", ".join(named) if isinstance(named, dict) else type(values).__name__
         raise BadPayload(f"{step} uploads {found}, expected {', '.join(self) or 'nothing'}")
 
@@ -188,7 +181,8 @@ class Payload:
         """
         for path, value in leaves(self.__dict__):
             field = self.fields[path[0]]
-            yield ".".join(path), field.kind_of(path[1:], statistics), field.axes, value
+            is_buffer = field.counters and len(path) > 1 and path[-1] in statistics
+            yield ".".join(path), "statistics" if is_buffer else field.kind, field.axes, value
 
     def covered(
         self, function: Callable[[Tensor], Tensor], statistics: Collection[str] = ()

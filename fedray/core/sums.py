@@ -136,9 +136,8 @@ def combined_rows(method: Any, uploads: Sequence[Any]) -> StateTree:
             values = [getattr(upload, name) for upload in uploads]
             if declared.number:
                 values = [*torch.tensor(values, dtype=torch.double)]
-            is_counted = declared.counters and not declared.axes
             factors = weights if combine == "mean" else None
-            rows[name] = doubled(values, name, factors, counters=is_counted)
+            rows[name] = doubled(values, name, factors, counters=declared.counters)
     return rows
 
 

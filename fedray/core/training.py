@@ -18,12 +18,7 @@ from fedray.base.trees import ClientState
 from fedray.core.algorithm import Algorithm, LocalContext, StepResult
 from fedray.core.client import Batch, Client, TrainingConfig, set_lr
 from fedray.data.augment import Augmentation
-from fedray.models import (
-    Classifier,
-    ClassifierOutput,
-    is_normalisation,
-    modules_of,
-)
+from fedray.models import Classifier, ClassifierOutput, is_normalisation, modules_of
 
 
 @dataclass(frozen=True)

@@ -62,19 +62,17 @@ class GeometricAugmentation(Augmentation):
         """Draw the shifts of rows and columns, then the flips, then the angles."""
         count, channels, height, width = images.shape
         padding, angle = (getattr(self, key, None) for key in ("padding", "max_angle"))
-        shift = torch.zeros(2, count, 1, dtype=torch.int64)
+        shift = torch.zeros(2, count, 1, 1, dtype=torch.int64)
         if padding is not None:
             shift = torch.randint(-padding, padding + 1, shift.shape, generator=generator)
-        flip = torch.rand(count, 1, generator=generator) < 0.5
+        flip = torch.rand(count, 1, 1, generator=generator) < 0.5
         shift, flip = shift.to(images.device), flip.to(images.device)
-        row, column = torch.arange(height).to(shift), torch.arange(width).to(shift)
-        rows = row + shift[0]
-        columns = torch.where(flip, width - 1 - column, column) + shift[1]
-        rows, columns = rows.unsqueeze(2), columns.unsqueeze(1)
+        row, column = torch.arange(height).to(shift)[:, None], torch.arange(width).to(shift)
         if angle is not None:
             row, column = _rotated(images, angle, generator)
-            rows, columns = _compose(rows.squeeze(2), row), _compose(columns.squeeze(1), column)
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        rows, columns = row + shift[0], torch.where(flip, width - 1 - column, column) + shift[1]
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        inside = inside & (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         pixel = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
         pixel = pixel.unsqueeze(1).expand(-1, channels, -1)
         moved = images.flatten(2).gather(2, pixel).view(images.shape)
@@ -138,13 +136,6 @@ def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tu
     row = (cosine * y - sine * x + (height - 1) / 2).round().long()
     column = (cosine * x + sine * y + (width - 1) / 2).round().long()
     return row, column
-
-
-def _compose(before: Tensor, places: Tensor) -> Tensor:
-    """Return an earlier step's positions [B, n] at a later step's places [B, H, W]; -1 outside."""
-    inside = (places >= 0) & (places < before.shape[1])
-    source = before.gather(1, places.clamp(0, before.shape[1] - 1).flatten(1))
-    return torch.where(inside, source.view(places.shape), -1)
 
 
 @augmentations.add

@@ -44,18 +44,11 @@ Allocate: TypeAlias = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options that select the images of a source and define how they are decoded.
+    """Which images of a source are read, and how: the keys `data.*` of the same names.
 
-    Attributes:
-        image_size: S; the shorter side is scaled to S pixels, then the central S x S square is
-            cropped (but see `resize`). None keeps the size, which must be the same for all images.
-        channels: 1 for grey, 3 for RGB; None means 1 if every image is grey, else 3.
-        resize: the filter; sides and margins are then rounded as torchvision's Resize and
-            CenterCrop do, which differs from fedray's rounding by at most one pixel. "squash"
-            and "squash_bicubic" scale both sides to S pixels, as torchvision's Resize((S, S)). None
-            uses the source's filter and fedray's rounding.
-        classes: names of the classes to read, in the order of their labels; None for all.
-        split: a split file below the root, instead of the official split (see `splits`).
+    The shorter side is scaled to `image_size`, and the centre is cropped. Without `resize`, the
+    filter is the source's, and lengths are rounded down; with it, they are rounded as by
+    torchvision's Resize and CenterCrop, which differs by at most one pixel.
     """
 
     image_size: int | None = None
@@ -97,7 +90,7 @@ def decode(
     resampling: Resampling = "bilinear",
     allocate: Allocate = in_memory,
 ) -> NDArray[np.uint8]:
-    """Decode images into one array; images of different sizes are scaled and cropped.
+    """Decode n images into one array, uint8 [n, channels, H, W], scaled and cropped.
 
     Args:
         encoded: n images.
@@ -105,9 +98,6 @@ def decode(
         options: size, channels and filter.
         resampling: the filter, unless the options name one.
         allocate: returns the array to fill.
-
-    Returns:
-        uint8 [n, channels, H, W].
 
     Raises:
         UserError: if an image cannot be decoded or has more than 8 bits per channel, or if sizes
@@ -148,19 +138,11 @@ def decode_masks(
     *,
     classes: int,
 ) -> NDArray[np.uint8]:
-    """Decode masks; scale and crop them as `decode` does their images, by nearest neighbour.
+    """Decode the masks of n images, uint8 [n, H, W], scaled and cropped by nearest neighbour.
 
-    Args:
-        images: n images.
-        masks: their masks, 8-bit grey or with a palette; a pixel's value (or palette index) is its
-            class. With two classes, any two values are allowed (such as 0 and 255); the lower one
-            is the background.
-        where: returns the name of the i-th image for messages.
-        options: the options of `decode`.
-        classes: C; values must be below C.
-
-    Returns:
-        uint8 [n, H, W].
+    A mask is 8-bit grey or has a palette; a pixel's value (or palette index) is its class, below
+    `classes`. With two classes, any two values are allowed (such as 0 and 255); the lower one is
+    the background.
 
     Raises:
         UserError: if a mask cannot be decoded, differs in size from its image, or contains an

@@ -146,12 +146,9 @@ def _check(path: Path, file: OriginFile) -> None:
 
 
 def unpack(archive: Path, folder: Path, top: str = "") -> None:
-    """Unpack a tar, zip or gz file; no member is written outside `folder`.
+    """Unpack the folder `top` of a tar, zip or gz file; no member is written outside `folder`.
 
-    Args:
-        archive: the file.
-        folder: where the content goes; files that lie there are replaced.
-        top: the folder in the archive whose content is needed; "" for the whole archive.
+    Files that lie there are replaced.
 
     Raises:
         UserError: if the archive is damaged, has no folder `top`, or the disk is full.

@@ -270,14 +270,14 @@ def federate(
         pool = np.setdiff1d(pool, public.index, assume_unique=True)
     official = _positions(images) if is_local else _official_test(images, keys, rng_for)
     if isinstance(partition, DominantClass):
-        data, tested = _few_shot(images, partition, keys, rng_for, pool, official)
+        data = _few_shot(images, partition, keys, rng_for, pool, official)
     else:
         data = _partitioned(images, partition, keys, rng_for, pool)
         if not is_local:
             data = _with_official_tests(data, official, base)
-        tested = np.sort(np.concatenate(data.test))
-    data = replace(data, public=public)
-    return with_every_domain(data, tested) if keys.every_domain else data
+    if keys.every_domain:
+        data = with_every_domain(data, official if base is None else data.eval_sets["base"].index)
+    return replace(data, public=public)
 
 
 def _official_test(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> Indices:
@@ -307,8 +307,8 @@ def _few_shot(
     rng_for: StreamFor,
     training: Indices,
     test: Indices,
-) -> tuple[FederatedData, Indices]:
-    """Return what `dominant_class` draws, and the test images that it draws from."""
+) -> FederatedData:
+    """Return what `dominant_class` draws from training and test images."""
     for key, default in {"imbalance": 1, "shots": None, "novel": False}.items():
         if getattr(keys, key) != default:
             raise UserError(
@@ -320,7 +320,7 @@ def _few_shot(
     pools = Pools(training, test, _positions(images, VALIDATION))
     labels, rng = np.asarray(images.labels), rng_for("partition")
     train, validation, tests = map(tuple, protocol.splits(labels, pools, keys.clients, rng))
-    return FederatedData(images, train, tests, validation=validation), test
+    return FederatedData(images, train, tests, validation=validation)
 
 
 def _partitioned(

@@ -30,7 +30,6 @@ class TextTower:
         device: the device of the encoder.
         insists: whether the user gave the classes' names; classes that the encoder cannot
             distinguish are then warned of, else refused when it first reads the texts.
-        half: whether texts with prompts are read in bfloat16 (`TokenEncoder.in_half`).
     """
 
     def __init__(
@@ -40,9 +39,8 @@ class TextTower:
         device: torch.device,
         *,
         insists: bool = False,
-        half: bool = False,
     ) -> None:
-        self.choice, self._insists, self._half = choice, insists, half
+        self.choice, self._insists = choice, insists
         if choice.per_class:
             texts = [texts_of_class[:1] for texts_of_class in texts]
         self.k = len(texts[0])
@@ -97,8 +95,6 @@ class TextTower:
                 self._refuse_equal(equal_tokens(self._tokens, self.k))
                 with torch.no_grad():
                     self._embeddings = encoder.embed(self._tokens)
-                if self._half:
-                    encoder.in_half()
             self._encoder = encoder
         return self._encoder
 

@@ -71,7 +71,7 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "alpha": (0.1, 0.5, 100.0),
     "min_samples": (1, 3, 10),
     "classes_per_client": (1, 2, 3, 5),
-    "milestones": ((1,), (1, 2), ()),
+    "milestones": ((1,), (1, 2)),
     "momentum": (0.0, 0.5, 0.9),
     "weight_decay": (0.0, 1e-3, 0.1),
     "warmup_rounds": (0, 1, 2),
@@ -266,7 +266,7 @@ def _parameters(model: type[Frozen], random: Generator) -> Tree:
         key = info.alias or name
         if key in CHEAP:
             tree[key] = one_of(random, CHEAP[key])
-        elif key in TELLING or random.random() < 0.4:
+        elif info.is_required() or key in TELLING or random.random() < 0.4:
             tree[key] = _value(key, info, random)
     return tree
 

@@ -269,14 +269,14 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
-    insists, half = keys.names is not None, keys.precision == "bfloat16"
-    options = len(texts), flat_texts, insists, half
+    insists = keys.names is not None
+    options = len(texts), flat_texts, insists
     content = (choice.name, repr(choice), choice.identity(), *options)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
     return shared(
         "text",
         (*content, *environment),
-        lambda: TextTower(choice, texts, device, insists=insists, half=half),
+        lambda: TextTower(choice, texts, device, insists=insists),
         most=2,
     )
 

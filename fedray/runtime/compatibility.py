@@ -49,12 +49,8 @@ def _wrong_method(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
         return
     if reason := refusal(method):
         yield f"stacked={e.stacked}: {method.name} cannot be stacked: {reason}; set stacked=1"
-    precisions = {"precision": e.precision}
-    if method.requires.prompts:
-        precisions["model.clip_precision"] = e.model.clip_precision
-    for key, precision in precisions.items():
-        if precision != "float32":
-            yield f"{key}={precision} cannot be stacked; set stacked=1 or {key}=float32"
+    if e.precision != "float32":
+        yield f"precision={e.precision} cannot be stacked; set stacked=1 or precision=float32"
 
 
 def _wrong_models(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
@@ -136,15 +132,8 @@ def _no_validation(e: Experiment, method: type[Algorithm], data: FederatedData) 
             f"{e.data.partition.name} gives them none; set data.validation_fraction, for "
             "example 0.2, or data.partition=dominant_class"
         )
-    phases = {round_: phase.validation for round_, phase in data.phases}
-    lacking = [round_ for round_, parts in phases.items() if not any(map(len, parts or ()))]
-    if (e.report.select != "test" or needs) and 0 < len(lacking) < len(phases):
-        yield (
-            f"data.evolution: the phase from round {lacking[0]} has no validation images, but "
-            "others have, so the best round could lie in those alone; set "
-            "data.validation_fraction, for example 0.2, or report.select=test"
-        )
-    parts = (part for validation in phases.values() for part in enumerate(validation or ()))
+    phases = [phase.validation for _, phase in data.phases]
+    parts = (part for validation in phases for part in enumerate(validation or ()))
     for client in (client for client, indices in parts if needs and not len(indices)):
         yield (
             f"client {client} has no validation image, and {method.name}'s clients each need one; "

@@ -232,9 +232,7 @@ class PromptedModels(ModelProvider):
     def _model(self, name: str, device: torch.device, client: int | None = None) -> PromptedClip:
         """Return the prompted CLIP, with random prompts for a client."""
         keys, seed = self._experiment, 0
-        half = keys.model.clip_precision == "bfloat16" or (
-            keys.precision == "bfloat16" and device.type == "cuda"
-        )
+        half = keys.precision == "bfloat16" and device.type == "cuda"
         clip, size = self._clip(device, half=half), int(name.partition("/")[2] or 0)
         _, height, width = self._data.images.shape
         if (height, width) != (clip.vision.image_size,) * 2:

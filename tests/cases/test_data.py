@@ -36,7 +36,6 @@ REFUSED = {
     "weights of a backbone for prompts": ("promptfl_clip", "model.pretrained=weights.pth"),
     "a CLIP for backbones": ("fedavg_digits", "model.clip=openclip"),
     "bits of uploads that do not exist": ("local_digits", "wire.up_bits=8"),
-    "precision of frozen texts": ("fedglcl_digits", "text.precision=bfloat16"),
     "a folder for the digits": ("fedavg_digits", "data.root=/tmp"),
 }
 """Experiment with its method, and a key that nothing reads there."""

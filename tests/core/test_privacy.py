@@ -36,7 +36,7 @@ Model = Fields(
     "Model",
     {
         "weights": sent("weights"),
-        "buffers": sent("statistics", counters=True),
+        "buffers": sent("statistics"),
     },
 )
 

@@ -67,7 +67,7 @@ _Counted = Fields(
     "_Counted",
     {
         "weights": sent("weights", combine="mean"),
-        "buffers": sent("statistics", counters=True, combine="sum"),
+        "buffers": sent("weights", combine="sum"),
         "steps": sent("statistics", number=int, combine="mean"),
         "samples": sent("statistics", number=int),
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from image_files import made
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
@@ -16,14 +17,8 @@ from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 def images(n=240, classes=4, domains=3, seed=0):
     random = np.random.default_rng(seed)
     ids = random.integers(0, max(domains, 1), n).astype(np.int16)
-    return ImageSet(
-        "made",
-        random.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
-        random.integers(0, classes, n),
-        tuple("abcd"[:classes]),
-        np.where(np.arange(n) % 4 == 0, TEST, TRAIN).astype(np.int8),
-        Domains(("art", "photo", "sketch")[:domains], ids) if domains else None,
-    )
+    known = Domains(("art", "photo", "sketch")[:domains], ids) if domains else None
+    return made(random.integers(0, classes, n), np.arange(n) % 4 == 0, known)
 
 
 def federated(data, name="domains", clients=3, params=None, **options):

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from image_files import of_each_class
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
-from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.imageset import TEST, TRAIN
 from fedray.data.partitions.dominant_class import DominantClass, proportional
 from fedray.data.validation import hold_out
 
 CLASSES = 10
 
 
-def images(train=40, test=20, classes=CLASSES):
-    """So many training and test images of every class."""
-    labels = np.repeat(np.arange(classes), train + test).astype(np.int64)
-    origin = np.tile([TRAIN] * train + [TEST] * test, classes).astype(np.int8)
-    pixels = np.zeros((len(labels), 1, 4, 4), np.uint8)
-    names = tuple(f"class {c}" for c in range(classes))
-    return ImageSet("made", pixels, labels, names, origin)
+def images(train=40, test=20):
+    return of_each_class(train, test, CLASSES)
 
 
 def federated(source, clients=5, seed=0, test="official", **params):

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from image_files import made
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
-from fedray.data import ImageSet, federate
+from fedray.data import federate
 from fedray.data.evolution import federate_phases
 
 RNG = Streams(0).numpy
 
 
-def made(n=600, classes=4):
-    rng = np.random.default_rng(0)
-    return ImageSet(
-        source="made",
-        images=rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
-        labels=rng.permutation(np.arange(n) % classes),
-        class_names=tuple(f"class {k}" for k in range(classes)),
-        origin=(np.arange(n) % 6 == 0).astype(np.int8),
-    )
+IMAGES = made(np.random.default_rng(0).permutation(np.arange(600) % 4), np.arange(600) % 6 == 0)
 
 
 def evolved(alphas, *, tests="kept", **options):
@@ -36,7 +29,7 @@ def evolved(alphas, *, tests="kept", **options):
         clients=5, partition=component("partition", "fedtsp_dirichlet", alpha=0.2), **options
     )
     changing = keys.model_copy(update={"evolution": evolution})
-    return federate_phases(made(), keys, RNG), federate_phases(made(), changing, RNG)
+    return federate_phases(IMAGES, keys, RNG), federate_phases(IMAGES, changing, RNG)
 
 
 def every(parts):
@@ -75,7 +68,7 @@ def test_phases_of_few_shots_are_refused(tests):
         evolution = component("data evolution", "repartition", phases=phases, tests=tests)
         keys = DataConfig(clients=2, partition=component("partition", first), evolution=evolution)
         with pytest.raises(UserError, match="dominant_class draws few images"):
-            federate_phases(made(), keys, RNG)
+            federate_phases(IMAGES, keys, RNG)
 
 
 def test_redrawn_tests_are_as_in_the_official_code():
@@ -106,7 +99,7 @@ def test_a_phase_that_cannot_serve_the_clients_is_named():
         clients=5, evolution=component("data evolution", "repartition", phases=phases)
     )
     with pytest.raises(UserError, match=r"data\.evolution, phase from round 4: data\.partition: 5"):
-        federate_phases(made(), keys, RNG)
+        federate_phases(IMAGES, keys, RNG)
 
 
 def groups(classes=(3, 1), clients=(3, 2), **within):
@@ -117,7 +110,7 @@ def groups(classes=(3, 1), clients=(3, 2), **within):
 
 
 def test_groups_of_classes_go_to_groups_of_clients():
-    data = federate(made(), groups(), DataConfig(clients=5), RNG)
+    data = federate(IMAGES, groups(), DataConfig(clients=5), RNG)
     histogram = data.histogram()
     assert (histogram[:3, :3].sum(0) > 0).all()
     assert not histogram[:3, 3].any()

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from image_files import made
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
@@ -21,14 +22,8 @@ from fedray.data.partitions.classes import Iid
 
 
 def make_images(n=400, classes=4, seed=0):
-    rng = np.random.default_rng(seed)
-    return ImageSet(
-        source="made",
-        images=rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
-        labels=rng.permutation(np.arange(n) % classes),
-        class_names=tuple(f"class {k}" for k in range(classes)),
-        origin=np.zeros(n, np.int8),
-    )
+    labels = np.random.default_rng(seed).permutation(np.arange(n) % classes)
+    return made(labels, seed=seed)
 
 
 def make(

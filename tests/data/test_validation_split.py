@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import of_each_class
 
 from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
+from fedray.data.imageset import Domains
 from fedray.data.partitions.classes import Iid
 from fedray.data.validation import gives_validation, hold_out, stratified_split
 
@@ -23,13 +24,9 @@ DIRICHLET = component("partition", "dirichlet", alpha=0.5).build()
 
 def images(train=40, test=12, classes=5, domains=0):
     """So many training and test images of every class, in turn of every domain."""
-    labels = np.repeat(np.arange(classes), train + test).astype(np.int64)
-    origin = np.tile([TRAIN] * train + [TEST] * test, classes).astype(np.int8)
-    pixels = np.zeros((len(labels), 1, 4, 4), np.uint8)
-    names = tuple(f"class {c}" for c in range(classes))
-    where = np.arange(len(labels)) % max(domains, 1)
+    where = np.arange((train + test) * classes) % max(domains, 1)
     known = Domains(tuple(f"d{i}" for i in range(domains)), where.astype(np.int16))
-    return ImageSet("made", pixels, labels, names, origin, domains=known if domains else None)
+    return of_each_class(train, test, classes, known if domains else None)
 
 
 def parts_of(data):

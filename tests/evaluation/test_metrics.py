@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def analysed(run, monkeypatch):
 
     def analysed(given, *declared: Metric) -> None:
         class Analysing(Local):
-            analysis_metrics = declared
+            analysis_metrics: ClassVar = declared
 
             def analyse(self, *_: object) -> Analysis:
                 return Analysis(given)
@@ -313,7 +314,7 @@ def test_newcomers_count_alike_however_many_images_they_have():
 
 
 def test_the_learning_rate_is_measured_where_it_changes(run):
-    halved = {"name": "steps", "every": 1, "factor": 0.5}
+    halved = {"name": "steps", "milestones": [1, 2], "factor": 0.5}
     done = run("local", {"rounds": 3, "model.group": "mlp", "lr_schedule": halved})
     rates = [result.metrics.get("learning_rate") for result in done.results]
     assert rates == [None, 0.05, 0.025, 0.0125]

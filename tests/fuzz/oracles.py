@@ -555,7 +555,7 @@ def prompt_inputs(assembly: Assembly) -> tuple[Tensor, Callable[[str], torch.nn.
 
 def is_referenced(e: Experiment, assembly: Assembly) -> bool:
     """Return whether the reference covers an experiment."""
-    is_prompted = assembly.algorithm.requires.prompts and e.model.clip_precision == "float32"
+    is_prompted = assembly.algorithm.requires.prompts
     return (
         e.algorithm.name in reference.METHODS
         and ({*assembly.models.architectures} <= {*reference.BODIES, *NETWORKS} or is_prompted)

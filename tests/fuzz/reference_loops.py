@@ -445,8 +445,6 @@ class Loop:
         if p["name"] == "constant":
             return lr
         if p["name"] == "steps":
-            if p["every"] is not None:
-                return lr * p["factor"] ** ((done - warm) // p["every"])
             return lr * p["factor"] ** sum(m <= done for m in p["milestones"])
         share = (done - warm) / (total - warm)
         return p["final_lr"] + (lr - p["final_lr"]) * (1 + math.cos(math.pi * share)) / 2

@@ -28,13 +28,15 @@ NEEDED = (
     "name",
 )
 """Keys that a candidate never loses as a whole."""
+SIMPLE = ("local", "fedavg")
+"""Methods that another one is tried to be replaced by."""
 
 
 def candidates(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield simpler trees: without a key, with half of a number, or with a simpler method."""
-    for method in ("local", "fedavg"):
-        if tree["algorithm"]["name"] not in ("local", "fedavg") and "group" in tree["model"]:
-            yield {**deepcopy(tree), "algorithm": {"name": method}}
+    simpler = {"local": (), "fedavg": ("local",)}.get(tree["algorithm"]["name"], SIMPLE)
+    for method in simpler if "group" in tree["model"] else ():
+        yield {**deepcopy(tree), "algorithm": {"name": method}}
     for key, value in _leaves(tree):
         if key.split(".")[-1] not in NEEDED and key not in ("data.clients", "data.source"):
             smaller = deepcopy(tree)

@@ -77,9 +77,6 @@ class Nothing(Algorithm):
 
     name = "nothing"
 
-    def __init__(self) -> None:
-        pass
-
 
 class Prompt:
     """An executor whose clients answer with the round's number."""

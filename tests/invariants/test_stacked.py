@@ -179,10 +179,6 @@ def test_an_experiment_that_stacks_has_another_identity(small):
         (("algorithm=feddistill",), "it has its own training loop"),
         (("algorithm=fedotp", "model.clip=small", "data.image_size=32"), "has not been compared"),
         (("algorithm=fedavg", "precision=bfloat16"), "precision"),
-        (
-            ("algorithm=promptfl", "data.image_size=32", "model.clip_precision=bfloat16"),
-            "set stacked=1 or model.clip_precision=float32",
-        ),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(small, words, reason):

@@ -18,6 +18,7 @@ ROWS = {
     "null": {"algorithm": "local", "control": "that prototypes help", "space": {"lr": None}},
 }
 TABLE = {
+    "items": [{"paper": "fedtsp", "item": "Table 1"}],  # whose numbers are means of three seeds
     "rows": ROWS,
     "baselines": [],
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
@@ -67,6 +68,14 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
         plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
         == 0.9
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "seeds"),
+    [("fedtsp_table1", 3), ("fedglcl_table1", 3), ("fedglcl_table10", 1), ("fedmgp_table9", 1)],
+)
+def test_seeds_are_those_that_the_paper_reports(table, seeds):
+    assert len(plan_words("table", table, scale="printed").report.seeds) == seeds
 
 
 def test_the_round_is_chosen_as_the_experiment_says(printed):

@@ -88,7 +88,7 @@ def test_oblong_models_take_images_of_their_size_alone():
         (np.full((1, 1, 8, 8), np.nan), "values from nan to nan"),
         (np.zeros((3, 8, 8)), r"shape \[3, 8, 8\], expected \[n, channels, H, W\]"),
         (np.zeros((2, 8, 8, 3)), r"shape \[2, 8, 8, 3\], expected \[n, channels, H, W\]"),
-        (Image.fromarray(np.full((8, 8), 999, np.uint16)), "mode I;16, more than 8 bits"),
+        (Image.fromarray(np.full((8, 8), 999, np.uint16)), "mode I;16, expected one with 8 bits"),
         ([__file__, np.zeros((8, 8))], "ndarray is neither a file nor a PIL image"),
         ("nowhere.png", "nowhere.png does not exist"),
         (".", "is a folder"),

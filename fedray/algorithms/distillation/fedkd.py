@@ -70,7 +70,7 @@ class FedKD(MutualLearning):
             "images), to the precision of `energy_start` and `energy_end`",
             combine=restored,
         ),
-        "buffers": core.sent("statistics", counters=True, combine="mean"),
+        "buffers": core.sent("weights", combine="mean"),
     }
 
     energy_start: float = Field(0.95, ge=0, le=1)

@@ -66,7 +66,7 @@ class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
     one_model = True
-    requires = core.Requires(text="plain", head=False)
+    requires = core.Requires(text=True, head=False)
     keep_text: ClassVar = core.gift(text=core.sent("text_embeddings", OF_NAMES, "C d"))
     """T, the classes' text embeddings of unit length [C, V]."""
 

@@ -48,7 +48,7 @@ class Shapes(Source):
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return this module, so that a changed module invalidates the cached images."""
-        return [root / Path(__file__).name]
+        return [Path(__file__)]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Draw all images."""

@@ -215,12 +215,6 @@ class TokenEncoder(TextEncoder):
     def limit(self) -> int:
         """The maximal number of tokens of a text, special tokens included."""
 
-    def in_half(self) -> Self:
-        """Compute linear maps in bfloat16 from now on; prompts and outputs stay float32."""
-        raise UserError(
-            f"{type(self).__name__} computes in float32 only; set text.precision=float32"
-        )
-
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, on the encoder's device."""

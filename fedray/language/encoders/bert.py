@@ -25,7 +25,7 @@ from fedray.language.encoders.base import (
     freeze,
     warn_cut,
 )
-from fedray.language.encoders.kernels import as_stored, halve, same_bits
+from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import (
     TEXT_FILES,
     check_ids,
@@ -227,10 +227,6 @@ class BertEncoder(TokenEncoder):
             _check_case(tokenizer, folder)
         return tokenizer
 
-    def in_half(self) -> Self:
-        halve(self._bert)
-        return self
-
     @property
     def _words(self) -> nn.Embedding:
         words: nn.Embedding = self._bert.get_input_embeddings()
@@ -274,12 +270,9 @@ class BertEncoder(TokenEncoder):
 
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
         mask = tokens.mask
-        with (
-            same_bits(embeddings.device),
-            as_stored(self._bert.encoder.layer[0].output.dense.weight),
-        ):
+        with same_bits(embeddings.device):
             whole = self._bert(inputs_embeds=embeddings, attention_mask=mask.long())
-        read: Tensor = self._projection(pooled(whole.last_hidden_state.float(), mask, self.mean))
+        read: Tensor = self._projection(pooled(whole.last_hidden_state, mask, self.mean))
         return read
 
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:

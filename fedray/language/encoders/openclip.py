@@ -30,7 +30,7 @@ from fedray.language.encoders.clip_weights import (
     fill,
     locate,
 )
-from fedray.language.encoders.kernels import as_stored, halve, same_bits
+from fedray.language.encoders.kernels import as_stored, same_bits
 from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
@@ -69,10 +69,6 @@ class OpenClipText(TokenEncoder):
 
     def weights(self) -> Iterable[Tensor]:
         return cast(Iterable[Tensor], self._tower.parameters())
-
-    def in_half(self) -> Self:
-        halve(self._tower)
-        return self
 
     @property
     def token_width(self) -> int:

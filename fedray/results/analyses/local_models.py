@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +31,6 @@ WHICH = ("majority", "minority", "all")
 MODELS = ("before", "after")
 
 
-class BeforeAndAfter(NamedTuple):
-    """Answers of N clients' models before and after local training, on all clients' test images.
-
-    Attributes:
-        majority: each client's majority classes, bool [N, C].
-        before: the answers before local training.
-        after: the answers after local training.
-    """
-
-    majority: NDArray[np.bool_]
-    before: Answers
-    after: Answers
-
-
 @analysis()
 def command(request: AnalysisRequest) -> Sequence[Section]:
     """Test clients' models before and after one more round of local training."""
@@ -53,7 +38,7 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     for member in request.groups:
         tested = [local_answers(loaded.folder) for loaded in member.runs]
         for model in MODELS:
-            shares = [accuracies(run, model) for run in tested]
+            shares = [accuracies(majority, answers[model]) for majority, answers in tested]
             intervals = [interval_of((s.get(which) for s in shares), metric) for which in WHICH]
             cells = [cell(interval, metric) for interval in intervals]
             rows.append([member.label, f"{model} local training", *cells])
@@ -65,19 +50,17 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     return [Section("", (), header, rows, [below])]
 
 
-def accuracies(tested: BeforeAndAfter, model: str) -> dict[str, float]:
+def accuracies(majority: NDArray[np.bool_], answers: Answers) -> dict[str, float]:
     """Return the pooled accuracy of all clients' models on majority, minority and all classes.
 
     Args:
-        tested: the answers of all clients' models.
-        model: "before" or "after".
+        majority: each client's majority classes [N, C].
+        answers: the answers of N clients' models on all clients' test images.
 
     Returns:
         Accuracies by the names of `WHICH`; names without images are left out.
     """
-    answers: Answers = getattr(tested, model)
-    is_large = tested.majority
-    parts = dict(zip(WHICH, (is_large, ~is_large, np.ones_like(is_large)), strict=True))
+    parts = dict(zip(WHICH, (majority, ~majority, np.ones_like(majority)), strict=True))
     counts = {
         which: (answers.right[part].sum(), answers.images[part].sum())
         for which, part in parts.items()
@@ -85,11 +68,14 @@ def accuracies(tested: BeforeAndAfter, model: str) -> dict[str, float]:
     return {which: float(right / images) for which, (right, images) in counts.items() if images}
 
 
-def local_answers(folder: Path) -> BeforeAndAfter:
+def local_answers(folder: Path) -> tuple[NDArray[np.bool_], dict[str, Answers]]:
     """Test every client's model before and after one more step, on all clients' test images.
 
     Args:
         folder: folder of a finished run.
+
+    Returns:
+        Each client's majority classes, bool [N, C], and the answers of all models by `MODELS`.
 
     Raises:
         UserError: if the run has no checkpoint, no test images, or predicts every pixel.
@@ -116,5 +102,5 @@ def local_answers(folder: Path) -> BeforeAndAfter:
     ]
     majority, clients = assembly.plan.facts_at(round_).majority, np.arange(len(counts))
     assert majority is not None
-    before, after = np.stack(counts, axis=1)
-    return BeforeAndAfter(majority, Answers(before, clients), Answers(after, clients))
+    models = np.stack(counts, axis=1)
+    return majority, {name: Answers(of, clients) for name, of in zip(MODELS, models, strict=True)}

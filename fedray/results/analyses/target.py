@@ -68,24 +68,24 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
 
 def _cells(member: RunGroup, metric: Metric, target: float) -> list[str]:
     """Return a group's line: label, seeds, seconds, best round, rounds and MB to the target."""
-    columns: list[list[float | None]] = [[], [], [], [], []]
-    for loaded in member.runs:
-        best, reached = loaded.run.best_round(metric.name), first_round(loaded, metric, target)
-        until = [] if best is None else client_seconds(loaded, best)
-        every = client_seconds(loaded)
-        values = (
-            fmean(every) if every else None,
-            best,
-            sum(until) if until else None,
-            reached,
-            None if reached is None else loaded.traffic()[reached] / 1e6,
-        )
-        for column, value in zip(columns, values, strict=True):
-            column.append(value)
+    columns = [*zip(*(_numbers(loaded, metric, target) for loaded in member.runs), strict=True)]
     texts = [cell(interval_of(values, NUMBER), NUMBER) for values in columns]
     n, count = len(member.runs), sum(reached is not None for reached in columns[3])
     texts[3] += "" if count == n else f" ({count} of {n})"
     return [member.label, str(n), *texts]
+
+
+def _numbers(loaded: LoadedRun, metric: Metric, target: float) -> list[float | None]:
+    """Return a run's seconds, best round, seconds to it, rounds and MB to the target."""
+    best, reached = loaded.run.best_round(metric.name), first_round(loaded, metric, target)
+    every, until = client_seconds(loaded), client_seconds(loaded, best or 0)
+    return [
+        fmean(every) if every else None,
+        best,
+        sum(until) if until else None,
+        reached,
+        None if reached is None else loaded.traffic()[reached] / 1e6,
+    ]
 
 
 def client_seconds(run: LoadedRun, until: float = math.inf) -> list[float]:

@@ -12,7 +12,7 @@ from commands import analyse as main
 
 from fedray.evaluation.answers import Answers
 from fedray.results.analyses.extra_step import reopen
-from fedray.results.analyses.local_models import BeforeAndAfter, accuracies, local_answers
+from fedray.results.analyses.local_models import accuracies, local_answers
 from fedray.run import main as fedray_run
 
 RUN = [
@@ -36,28 +36,26 @@ def finished(tmp_path_factory):
 def test_shares_by_hand():
     before = counts_of(([1, 0], [4, 4]), ([1, 0], [4, 4]))[:, 0]
     after = counts_of(([4, 0], [4, 4]), ([1, 3], [4, 4]))[:, 0]
-    tested = BeforeAndAfter(
-        np.eye(2, dtype=bool), *(Answers(c, np.arange(2)) for c in (before, after))
-    )
-    assert accuracies(tested, "before") == {"majority": 1 / 8, "minority": 1 / 8, "all": 1 / 8}
-    assert accuracies(tested, "after") == {"majority": 7 / 8, "minority": 1 / 8, "all": 1 / 2}
+    found = [accuracies(np.eye(2, dtype=bool), Answers(c, np.arange(2))) for c in (before, after)]
+    assert found[0] == {"majority": 1 / 8, "minority": 1 / 8, "all": 1 / 8}
+    assert found[1] == {"majority": 7 / 8, "minority": 1 / 8, "all": 1 / 2}
 
 
 @pytest.mark.slow
 def test_every_client_is_tested_on_everybodys_images(finished):
     assembly, _ = reopen(finished / "fedavg")
     everybody = np.concatenate(assembly.data.test)
-    tested = local_answers(finished / "fedavg")
-    assert tested.after.clients.tolist() == [0, 1, 2, 3]
-    assert (tested.before.counts == tested.before.counts[0]).all()  # the one global model
+    majority, tested = local_answers(finished / "fedavg")
+    assert tested["after"].clients.tolist() == [0, 1, 2, 3]
+    assert (tested["before"].counts == tested["before"].counts[0]).all()  # the one global model
     labels = np.bincount(assembly.data.images.labels[everybody], minlength=10)
-    assert (tested.after.images == labels).all()
-    assert set(tested.majority.sum(axis=1)) <= {1, 2, 3}
+    assert (tested["after"].images == labels).all()
+    assert set(majority.sum(axis=1)) <= {1, 2, 3}
 
 
 def test_local_training_helps_the_classes_that_a_client_has_and_hurts_the_others(finished):
-    tested = local_answers(finished / "fedavg")
-    before, after = accuracies(tested, "before"), accuracies(tested, "after")
+    majority, tested = local_answers(finished / "fedavg")
+    before, after = (accuracies(majority, tested[model]) for model in ("before", "after"))
     assert after["majority"] > before["majority"]
     assert after["minority"] < after["majority"]
 
@@ -66,7 +64,7 @@ def test_the_model_before_is_the_checkpoints(finished):
     assembly, found = reopen(finished / "fedavg")
     model = assembly.models.empty("mlp", torch.device("cpu")).eval()
     model.load_state_dict(found.snapshot.server["model"])
-    before = local_answers(finished / "fedavg").before
+    before = local_answers(finished / "fedavg")[1]["before"]
     index = np.unique(np.concatenate(assembly.data.test))
     samples = assembly.models.samples(torch.device("cpu"))(index)
     stored, labels = samples.tensors(torch.device("cpu"))
@@ -76,7 +74,7 @@ def test_the_model_before_is_the_checkpoints(finished):
 
 
 def test_clients_without_a_global_model_go_on_from_their_own(finished):
-    before = local_answers(finished / "local").before
+    before = local_answers(finished / "local")[1]["before"]
     assert (before.counts != before.counts[0]).any()
 
 
