@@ -133,26 +133,17 @@ def keys(function: F) -> F:
     return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
 
 
-def plugins(function: F) -> F:
+def plugins(function: F, **more: Any) -> F:
     """Add the flag `--plugin`, passed as the tuple `plugin`."""
-    return click.option(
-        "--plugin",
-        multiple=True,
-        metavar="FILE",
-        help="Your file, package or installed module with methods, models, ...; repeatable.",
-    )(function)
+    text = "Your file, package or installed module with methods, models, ...; repeatable."
+    more = {"multiple": True, "metavar": "FILE", "help": text, **more}
+    return click.option("--plugin", **more)(function)
 
 
 def plugins_of_runs(function: F) -> F:
     """Add the flag `--plugin` to a command that runs what the runs in folders have used."""
-    return click.option(
-        "--plugin",
-        multiple=True,
-        metavar="FILE",
-        expose_value=False,
-        callback=_name_plugins,
-        help="Your copy of a plug-in that the run used; repeatable.",
-    )(function)
+    text = "Your copy of a plug-in that the run used; repeatable."
+    return plugins(function, expose_value=False, callback=_name_plugins, help=text)
 
 
 def _name_plugins(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> None:

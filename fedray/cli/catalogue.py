@@ -117,22 +117,19 @@ def entries(kind: str) -> list[Entry]:
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
 
 
-def experiment_keys() -> list[Entry]:
+def experiment_keys(model: type[BaseModel] = Experiment, prefix: str = "") -> list[Entry]:
     """Return every key of an experiment in order, without the parameters of components."""
-    return list(_keys(Experiment, ""))
-
-
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
+    keys = []
     for parameter in parameters(model):
         key, inner = f"{prefix}{parameter.name}", model.model_fields[parameter.name].annotation
         if inspect.isclass(inner) and issubclass(inner, Frozen):
-            yield from _keys(inner, f"{key}.")
+            keys += experiment_keys(inner, f"{key}.")
             continue
-        listed = replace(parameter, name=key, text="")
-        if inner is Component:
-            listed = replace(listed, type="name")
+        kind = "name" if inner is Component else parameter.type
+        listed = replace(parameter, name=key, text="", type=kind)
         text, file = parameter.text.rstrip("."), "config/experiment.py"
-        yield Entry(key, key, text, "-", "", file, (listed,))
+        keys.append(Entry(key, key, text, "-", "", file, (listed,)))
+    return keys
 
 
 def _entry(entry: Any) -> Entry:

@@ -27,8 +27,6 @@ from fedray.storage.files import cache_folder, results_home
 Check = Callable[[], "Iterator[Finding]"]
 NEEDED_BYTES = 2_000_000_000
 """A warning is printed if less disk space is free."""
-NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
-"""Packages that every run needs."""
 
 
 class Finding(NamedTuple):
@@ -76,13 +74,10 @@ def findings_of(check: Check) -> Iterator[Finding]:
 
 
 def installed_packages() -> Iterator[Finding]:
-    """Check fedray, Python, and the packages that every run needs."""
+    """Name the versions of fedray, Python and the packages on which results depend."""
     yield Finding("ok", f"fedray {fedray.__version__} in {Path(fedray.__file__).parent}")
     yield Finding("ok", f"Python {platform.python_version()} ({sys.executable})")
-    installed = versions()
-    if missing := [name for name in NEEDED if name not in installed]:
-        yield Finding("missing", ", ".join(missing), "run pip install . in the checkout of fedray")
-    yield Finding("ok", ", ".join(f"{n} {v}" for n, v in installed.items() if n != "python"))
+    yield Finding("ok", ", ".join(f"{n} {v}" for n, v in versions().items() if n != "python"))
 
 
 def hardware() -> Iterator[Finding]:

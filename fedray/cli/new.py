@@ -73,8 +73,8 @@ def project_files(name: str) -> dict[Path, str]:
     """Return the files of a project: their texts by path."""
     folder = Path(name)
     texts = {
-        folder / f"{name}_method.py": _named("method", f"{name}_method.py", name),
-        folder / f"{name}_model.py": _named("model", f"{name}_model.py", f"{name}{NET}"),
+        folder / f"{name}_method.py": single("method", name, file=f"{name}_method.py"),
+        folder / f"{name}_model.py": single("model", f"{name}{NET}", file=f"{name}_model.py"),
     }
     for template, path in PROJECT.items():
         text = (TEMPLATES / "project" / template).read_text(encoding="utf-8")
@@ -91,14 +91,17 @@ def run_command(kind: str, name: str, uses: str | None = None) -> str:
     return f"fedray run {experiment} --plugin {name}.py {key}={name}"
 
 
-def single(kind: str, name: str, uses: str | None = None) -> str:
-    """Return the text of a single file; `uses` is a kind of method with language, or None."""
-    return _named(kind, f"{name}.py", name, f"{kind}_{uses}" if uses else kind)
+def single(kind: str, name: str, uses: str | None = None, file: str = "") -> str:
+    """Return the text of a single file: a template with its placeholder name replaced.
 
-
-def _named(kind: str, file: str, name: str, template: str = "") -> str:
-    """Return the text of a template with its placeholder name replaced."""
-    text = (TEMPLATES / f"{template or kind}.py").read_text(encoding="utf-8")
+    Args:
+        kind: a kind of `KINDS`.
+        name: the new name.
+        uses: a kind of method with language, or None.
+        file: the file's name; empty: NAME.py.
+    """
+    template = f"{kind}_{uses}.py" if uses else f"{kind}.py"
+    text = (TEMPLATES / template).read_text(encoding="utf-8")
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-    text = text.replace(f"new_{kind}.py", file).replace(f"new_{kind}", name)
+    text = text.replace(f"new_{kind}.py", file or f"{name}.py").replace(f"new_{kind}", name)
     return text.replace(f"New{kind.capitalize()}", title)

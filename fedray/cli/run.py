@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,16 +13,13 @@ from typing import Any
 import click
 
 from fedray.api.training import ExecutorName, executor_for, run_to_end
-from fedray.base.activity import say_next
 from fedray.base.errors import CodeError, RunFailed, UserError, shown
-from fedray.base.imports import import_quickly
-from fedray.cli.start import import_while_ray_starts
+from fedray.cli.start import load_libraries
 from fedray.command import (
     PATH,
     Command,
     completed,
     go_on_with,
-    is_program,
     keys,
     plugins,
     say_stopped,
@@ -101,13 +97,7 @@ def command(**words: Any) -> int:
     request = replace(request, keys=assignments)
     check_command_line(request, seeds)  # before Ray starts
     request = replace(request, executor=request.executor or usual_executor(request))
-    what = request.experiment or request.resume
-    if request.executor == "ray" and is_program() and not os.environ.get("RAY_ADDRESS"):
-        say_next(f"importing PyTorch, starting Ray, reading {what}")
-        import_while_ray_starts()
-    else:
-        say_next(f"importing PyTorch, reading {what}")
-        import_quickly("torch")
+    load_libraries(str(request.experiment or request.resume), on_ray=request.executor == "ray")
     home = request.resume or request.out
     home = (
         home.resolve()

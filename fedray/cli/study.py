@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedray.base.activity import say_next
-from fedray.base.imports import import_quickly
-from fedray.cli.start import import_while_ray_starts
-from fedray.command import PATH, Command, F, completed, is_program, keys, plugins
+from fedray.cli.start import load_libraries
+from fedray.command import PATH, Command, F, completed, keys, plugins
 from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
@@ -72,14 +69,8 @@ def table(**words: Any) -> int:
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:
     """Run the study of a command line, or go on with it; return the exit code."""
-    name, starts = words["name"], is_program() and not os.environ.get("RAY_ADDRESS")
-    if starts and not words["plan"]:
-        read_study(kind, name)  # a wrong name is refused before Ray starts
-        say_next(f"importing PyTorch, starting Ray, reading the {kind} {name}")
-        import_while_ray_starts(trials=True)
-    else:
-        say_next("importing PyTorch")
-        import_quickly("torch")  # takes two seconds
+    read_study(kind, words["name"])  # a wrong name is refused before Ray starts
+    load_libraries(f"the {kind} {words['name']}", on_ray=not words["plan"], trials=True)
     from fedray.studies.flow import carry_out
 
     return carry_out(request_of(kind, **words)).code

@@ -143,7 +143,7 @@ class PaperNumbers(Frozen):
                 column: first_number(paper, items, labels, names, self.metric)
                 for column, names in self.columns.items()
             }
-            found[row] = {column: float(n.value) for column, n in numbers.items() if n}
+            found[row] = {column: n.with_spread for column, n in numbers.items() if n}
             if not found[row]:
                 raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(labels)}")
         return PaperNumbers(source=self.source, numbers=found | self.numbers)

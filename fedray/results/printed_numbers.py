@@ -46,6 +46,11 @@ class Printed(NamedTuple):
         """The value with its spread."""
         return f"{self.value} ± {self.spread}" if self.spread else self.value
 
+    @property
+    def with_spread(self) -> float | tuple[float, float]:
+        """The value, with its spread if the paper prints one."""
+        return (float(self.value), float(self.spread)) if self.spread else float(self.value)
+
 
 @cache
 def numbers_of_paper(paper: str) -> Sequence[Printed]:

@@ -16,8 +16,9 @@ from fedray.config import Tree
 from fedray.results.design import PRINTED
 
 PAPER = "paper"
-SEEDS = (0, 1, 2)
-"""Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
+SEEDS = {"fedtsp": (0, 1, 2)}
+"""Seeds of papers that report a mean. FedGLCL reports one run but in Table 17; FedMGP and DP2FL do
+not say how many runs they report."""
 FOR_CHOICE = ("eval_every", "data.shots", "data.validation_fraction")
 """Keys by which a table holds images out and tests fewer rounds; the experiment's own count."""
 LEFT_OUT = ("space", "tuned_as", "control", "of", "over")
@@ -52,10 +53,11 @@ def as_printed(tree: Tree, where: str) -> Tree:
 def _printed(tree: Tree, of_paper: Tree, own: Tree) -> Tree:
     """Return the file, given its scales `paper` and `printed`."""
     study, scale = _without(tree, ("claims", "report")), _without(of_paper, ("report", "hours"))
+    paper = next((item["paper"] for item in tree.get("items") or ()), "")
     if tree.get("rows"):
         rows, changed = tree["rows"], own.get("rows") or {}
-        paper = tree.get("paper") or {}
-        named = {*(paper.get("numbers") or {}), *(paper.get("rows") or {}), *changed}
+        numbers = tree.get("paper") or {}
+        named = {*(numbers.get("numbers") or {}), *(numbers.get("rows") or {}), *changed}
         left = [n for n, row in rows.items() if _is_control(row) and n not in named]
         of_scale = _fixed(scale.get("rows"), left)
         study |= {"space": {}, "tuning": {}, "rows": _fixed(rows, left)}
@@ -68,7 +70,7 @@ def _printed(tree: Tree, of_paper: Tree, own: Tree) -> Tree:
     return {
         **study,
         "validation_fraction": None,
-        "report": {"seeds": list(SEEDS)},
+        "report": {"seeds": list(SEEDS.get(paper, (0,)))},
         "set": _without(study.get("set"), FOR_CHOICE),
         "scales": {PRINTED: {**scale, **own, "set": keys}},
     }

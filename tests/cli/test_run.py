@@ -13,7 +13,7 @@ from rounds import result_in
 
 from fedray.api import training
 from fedray.base.errors import UserError
-from fedray.cli import run
+from fedray.cli import run, start
 from fedray.command import Terminated
 from fedray.command import run as frame
 from fedray.config import read_mapping
@@ -288,7 +288,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
 def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early):
     calls: list[str] = []
     monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setattr(run, "import_while_ray_starts", lambda: calls.append("starts"))
+    monkeypatch.setattr(start, "_import_while_ray_starts", lambda *_: calls.append("starts"))
     monkeypatch.setattr(run, "one_run", lambda *_: calls.append("runs"))
     monkeypatch.setattr(sys, "argv", ["fedray.run", *words])
     is_wrong = words[0] == "fedavg_digit"
@@ -303,7 +303,7 @@ def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early
 def test_mistakes_that_need_no_pytorch_are_refused_before_ray_starts(monkeypatch, words):
     calls: list[str] = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(run, "import_while_ray_starts", lambda: calls.append("starts"))
+    monkeypatch.setattr(start, "_import_while_ray_starts", lambda *_: calls.append("starts"))
     monkeypatch.setattr(sys, "argv", ["fedray.run", *words])
     assert frame(run.command, None) == 2
     assert not calls

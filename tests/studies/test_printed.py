@@ -18,6 +18,7 @@ ROWS = {
     "null": {"algorithm": "local", "control": "that prototypes help", "space": {"lr": None}},
 }
 TABLE = {
+    "items": [{"paper": "fedtsp", "item": "Table 1"}],  # whose numbers are means of three seeds
     "rows": ROWS,
     "baselines": [],
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
@@ -67,6 +68,14 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
         plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
         == 0.9
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "seeds"),
+    [("fedtsp_table1", 3), ("fedglcl_table1", 3), ("fedglcl_table10", 1), ("fedmgp_table9", 1)],
+)
+def test_seeds_are_those_that_the_paper_reports(table, seeds):
+    assert len(plan_words("table", table, scale="printed").report.seeds) == seeds
 
 
 def test_the_round_is_chosen_as_the_experiment_says(printed):
@@ -176,3 +185,23 @@ def test_the_plan_says_what_is_run(write, here, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "2 rows x 2 columns, as the paper prints them: nothing is tuned; 3 seeds" in text
     assert "claim" not in text
+
+
+def test_numbers_of_a_paper_are_read_where_it_prints_them(write):
+    paper = {
+        "source": "FedTSP, Tables 5 and 1",
+        "item": "fedtsp, Table 5, Table 1",
+        "rows": {"mine": ["Nobody", "FedProto"], "local": "FedAvg"},
+        "columns": {
+            "*": ["CIFAR-100 | General Federated Learning | α=0.1", "CIFAR-100 | α=0.1"],
+            "mean": "nowhere",
+        },
+    }
+    write(paper=paper)
+    plan = plan_words("table", "tiny")
+    assert plan.paper_of("mine", "all") == (41.07, None)
+    assert plan.paper_of("local", "all") == (34.47, None)
+    assert plan.paper_of("local", None) is None
+    write(paper={**paper, "rows": {"mine": "Nobody"}})
+    with pytest.raises(UserError, match=r"paper\.rows\.mine: fedtsp, Table 5.*'Nobody'"):
+        plan_words("table", "tiny")

@@ -279,7 +279,7 @@ def _differences(record: TableRecord) -> Section:
 def _beside_paper(record: TableRecord) -> Section:
     """Return each cell at scale `printed` beside the paper's number; empty without any."""
     plan, metric = record.plan, record.shown[0]
-    rows, within = [], 0
+    rows = []
     for row in plan.rows:
         for column in plan.shown_columns:
             printed = plan.paper_of(row, column)
@@ -288,7 +288,7 @@ def _beside_paper(record: TableRecord) -> Section:
                 continue
             (mean, spread), low, high = printed, min(values), max(values)
             is_met = low <= mean + (spread or 0.0) and mean - (spread or 0.0) <= high
-            within += is_met
+            is_judged = len(values) > 1 or spread is not None
             seeds = f"{number(low, metric)} to {number(high, metric)}"
             difference = fmean(values) - mean
             rows.append(
@@ -299,12 +299,14 @@ def _beside_paper(record: TableRecord) -> Section:
                     seeds,
                     paper_text(record, row, column),
                     f"{'+' if difference >= 0 else ''}{number(difference, metric)}",
-                    "yes" if is_met else "no",
+                    ("yes" if is_met else "no") if is_judged else "-",
                 ]
             )
+    words = [row[-1] for row in rows]
     below = (
-        f"{within} of {len(rows)} printed numbers lie within the spread of our seeds: the range of "
-        "our seeds, smallest to largest, meets the paper's number with its own spread."
+        f"{words.count('yes')} of {len(words) - words.count('-')} printed numbers lie within the "
+        "spread of our seeds: the range of our seeds, smallest to largest, meets the paper's "
+        "number with its own spread. A number of one seed without spread is not judged (-)."
     )
     header = ["row", "column", "ours", "seeds", "paper", "difference", "within"]
     return Section("Beside the paper", (), header, rows, [below]) if rows else Section("")
