@@ -143,7 +143,7 @@ class PaperNumbers(Frozen):
         metrics = self.metric if isinstance(self.metric, dict) else {"": self.metric}
         numbers, *others = [self._found(metric) for metric in metrics.values()]
         for row in (row for row in self.rows if not numbers.get(row)):
-            raise UserError(f"paper.rows.{row}: {self.item} has no number of {self.rows[row]}")
+            raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}")
         further = dict(zip([*metrics][1:], others, strict=True))
         return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
 

@@ -202,8 +202,8 @@ def test_numbers_of_a_paper_are_read_where_it_prints_them(write):
     }
     write(paper=paper)
     plan = plan_words("table", "tiny")
-    assert plan.paper_of("mine", "all") == (41.07, None)
-    assert plan.paper_of("local", "all") == (34.47, None)
+    assert plan.paper_of("mine", "all") == (41.07, 0.17)
+    assert plan.paper_of("local", "all")[0] == 34.47
     assert plan.paper_of("local", None) is None
     write(paper={**paper, "rows": {"mine": "Nobody"}})
     with pytest.raises(UserError, match=r"paper\.rows\.mine: fedtsp, Table 5.*'Nobody'"):
