@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from image_files import encode, filled, write_aircraft, write_table
 
-from fedray.data.known import known, known_sets
+from fedray.data.known import known_sets
 
 Split = dict[str, int]
 """Images of a class (and domain) by the name of the split's folder or file."""
@@ -37,16 +37,16 @@ class Expected(NamedTuple):
 
 
 def words(name: str) -> list[str]:
-    return list(known(name).classes)
+    return list(known_sets()[name].classes)
 
 
 def ids() -> list[str]:
     """Tiny-ImageNet's WordNet ids, in the order of its classes."""
-    return [alias for alias in known("tiny_imagenet").aliases if alias[1:].isdigit()]
+    return [alias for alias in known_sets()["tiny_imagenet"].aliases if alias[1:].isdigit()]
 
 
 def stored(name: str) -> tuple[int, int]:
-    return known(name).image_size or (8, 8)
+    return known_sets()[name].image_size or (8, 8)
 
 
 def picture(number: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> bytes:
@@ -231,7 +231,7 @@ def domain_folders(
 ) -> dict[str, list[str]]:
     """Two images of every class and domain; the paths of each domain."""
     paths: dict[str, list[str]] = {}
-    for domain in known(name).domains:
+    for domain in known_sets()[name].domains:
         if domain == without:
             continue
         for label, word in enumerate(words(name)):
@@ -257,13 +257,13 @@ def by_domain(domain: str, word: str) -> str:
 
 
 def of_domains(name: str, images: tuple[int, int, int], source: str = "domain_folder") -> Expected:
-    there = known(name)
+    there = known_sets()[name]
     return Expected(source, "", words(name), images, stored(name), {}, there.domains)
 
 
 def domain_set(root: Path, name: str, spelling: Callable[[str, str], str] = plain) -> Expected:
     domain_folders(root, name, spelling)
-    return of_domains(name, (2 * len(known(name).domains) * len(words(name)), 0, 0))
+    return of_domains(name, (2 * len(known_sets()[name].domains) * len(words(name)), 0, 0))
 
 
 def fedbn(root: Path, name: str, spelling: Callable[[str, str], str] = plain) -> Expected:
@@ -274,13 +274,13 @@ def fedbn(root: Path, name: str, spelling: Callable[[str, str], str] = plain) ->
             labels = [path.split("/")[2] for path in chosen]
             lists = np.array(chosen), np.array(labels, dtype=object)
             (root / f"{domain}_{part}.pkl").write_bytes(pickle.dumps(lists))
-    half = len(known(name).domains) * len(words(name))
+    half = len(known_sets()[name].domains) * len(words(name))
     return of_domains(name, (half, 0, half))._replace(options={"split": "lists"})
 
 
 def official_lists(root: Path, name: str) -> Expected:
     """DomainNet's lists, of which each line is a path and a label, with classes beyond the ten."""
-    for domain in known(name).domains:
+    for domain in known_sets()[name].domains:
         (root / domain / "aircraft_carrier").mkdir(parents=True)
         (root / domain / "aircraft_carrier/0.png").write_bytes(picture(0))
     for domain, paths in domain_folders(root, name, plain).items():
@@ -289,7 +289,7 @@ def official_lists(root: Path, name: str) -> Expected:
             lines = more * (part == "train") + [f"{path} 3" for path in paths[start::2]]
             (root / f"{domain}_{part}.txt").write_text("\n".join(lines) + "\n")
     options = {"split": "lists", "classes": tuple(words(name))}
-    half = len(known(name).domains) * len(words(name))
+    half = len(known_sets()[name].domains) * len(words(name))
     return of_domains(name, (half, 0, half))._replace(options=options)
 
 
@@ -302,7 +302,7 @@ def trunks(root: Path) -> Expected:
 
 def hub_domains(root: Path, name: str, *, integers: bool) -> Expected:
     """One parquet file with a column of domains: texts (PACS), or numbers."""
-    domains, classes = known(name).domains, words(name)
+    domains, classes = known_sets()[name].domains, words(name)
     numbers = [i for i in range(len(domains)) for _ in classes]
     column = numbers if integers else [domains[i] for i in numbers]
     file = root / "data/train-00000-of-00001.parquet"
@@ -314,7 +314,7 @@ def hub_domains(root: Path, name: str, *, integers: bool) -> Expected:
 
 def hub_office(root: Path) -> Expected:
     """A folder of parquet files for each domain."""
-    for domain in known("office_caltech10").domains:
+    for domain in known_sets()["office_caltech10"].domains:
         for split in ("train", "test"):
             hub(
                 root / f"{domain}/{split}-00000-of-00001.parquet",
@@ -337,7 +337,7 @@ def dassl_pacs(root: Path) -> Expected:
 
 
 def coop_set(root: Path, name: str) -> Expected:
-    there = known(name)
+    there = known_sets()[name]
     assert there.coop is not None
     folder = root / there.folder
     split: dict[str, list[Any]] = {"train": [], "val": [], "test": []}
@@ -352,7 +352,7 @@ def coop_set(root: Path, name: str) -> Expected:
 
 def coop_without_split(root: Path, name: str) -> Expected:
     coop_set(root, name)
-    there = known(name)
+    there = known_sets()[name]
     assert there.coop is not None
     (root / there.folder / there.coop.split).unlink()
     return Expected("coop", f"{there.coop.split} is missing; get it with: fedray get {name}")

@@ -5,7 +5,6 @@ The command and the Python interface print the same lines.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -40,30 +39,6 @@ def describe(done: Round, *, traffic: bool = True) -> str:
     return ", ".join(parts)
 
 
-class Pace:
-    """Estimate of a run's remaining time: the mean duration of its rounds without the first.
-
-    The first round is left out, because it includes imports, decoding of images and round 0.
-    """
-
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
-        self._seen: list[tuple[int, float]] = []
-
-    def remaining(self, done: int, now: float) -> float | None:
-        """Return the estimated seconds after a round; None before the third call.
-
-        Args:
-            done: the number of the round.
-            now: the current time in seconds.
-        """
-        self._seen.append((done, now))
-        if len(self._seen) < 3:
-            return None
-        first, began = self._seen[1]
-        return (now - began) / (done - first) * (self._rounds - done)
-
-
 class RoundProgress(Lines):
     """Prints each round when it has finished.
 
@@ -73,7 +48,7 @@ class RoundProgress(Lines):
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._pace = Pace(rounds)
+        self._seconds: list[float] = []
         super().__init__(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -88,8 +63,10 @@ class RoundProgress(Lines):
     def __call__(self, done: Round) -> None:
         """Print one round."""
         number = done.round
-        seconds = self._pace.remaining(number, time.monotonic())
-        left = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
+        self._seconds.append(done.seconds)
+        steady = self._seconds[2:]  # without round 0 and the first one, which read and import
+        remaining = sum(steady) / max(1, len(steady)) * (self._rounds - number)
+        left = f"left {time_of(remaining)}" if remaining else ""
         words = describe(done, traffic=self.bar is None)
         self.say(f"round {number}/{self._rounds}  {words}  {time_of(done.seconds)}", left)
         text = "finishing" if number == self._rounds else "training"

@@ -196,11 +196,6 @@ class TableResult:
         """Return the page as Markdown."""
         return (self.folder / "table.md").read_text(encoding="utf-8")
 
-    @property
-    def latex(self) -> str:
-        """Return the table as LaTeX."""
-        return (self.folder / "table.tex").read_text(encoding="utf-8")
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per cell, metric and seed; shares are in percent."""
         frame = self.record.numbers.frame

@@ -212,15 +212,12 @@ def check_names(names: Sequence[str], where: str) -> None:
         UserError: for the first name that is empty, duplicate, or not valid Unicode.
     """
     for label, name in enumerate(names):
-        problem = ""
-        if not name.strip():
-            problem = "is empty"
-        elif names.index(name) != label:
-            problem = f"('{name}') is that of class {names.index(name)}, too"
-        elif any("\ud800" <= character <= "\udfff" for character in name):
-            problem = f"({name!r}) is not UTF-8"
-        if problem:
-            raise UserError(f"{where}: the name of class {label} {problem}; rename it")
+        is_text = name.strip() and not any("\ud800" <= letter <= "\udfff" for letter in name)
+        if not is_text or names.index(name) != label:
+            raise UserError(
+                f"{where}: the name of class {label}, {name!r}, is empty, not UTF-8, or that of "
+                f"class {names.index(name)}; rename it"
+            )
 
 
 def some(names: Sequence[str]) -> str:

@@ -54,7 +54,8 @@ class RunSpec:
     @cached_property
     def name(self) -> str:
         """Equal on all machines for runs that would give the same numbers."""
-        return name_of(self.experiment)
+        root = self.experiment.data.root
+        return _digest(self.experiment.identity(), None if root is None else Path(root).name)
 
     @property
     def cost(self) -> int:
@@ -263,12 +264,8 @@ def store_key(experiment: Experiment) -> str:
     The key includes `data.root`, because before the images are read the identity cannot tell two
     data sets apart.
     """
-    content = json.dumps([experiment.identity(), experiment.data.root])
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+    return _digest(experiment.identity(), experiment.data.root)
 
 
-def name_of(experiment: Experiment) -> str:
-    """Return a run's name, equal on all machines: a hash of what determines its numbers."""
-    root = experiment.data.root
-    content = json.dumps([experiment.identity(), None if root is None else Path(root).name])
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+def _digest(*content: str | None) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]

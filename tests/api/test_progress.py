@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from fedray.api.progress import Pace, RoundProgress
+from fedray.api.progress import RoundProgress
 from fedray.command import run
 from fedray.storage.run import Round
 
@@ -18,16 +18,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_first_round_does_not_count():
-    pace = Pace(10)
-    times = {0: 0.0, 1: 60.0, 2: 65.0, 3: 70.0, 4: 75.0}
-    found = [pace.remaining(done, now) for done, now in times.items()]
-    assert found == [None, None, 40.0, 35.0, 30.0]
-
-
-def test_a_run_that_goes_on_begins_with_its_first_round_here():
-    pace = Pace(10)
-    assert [pace.remaining(done, now) for done, now in ((6, 0.0), (7, 9.0), (9, 13.0))][-1] == 2.0
+def test_the_time_left_is_the_mean_of_the_rounds_after_the_first(capsys):
+    with RoundProgress(10) as show:
+        for number, seconds in enumerate((9.0, 60.0, 4.0, 6.0)):
+            show(Round(number, seconds, {"local_accuracy": 0.5}))
+    left = [line.partition("left ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert left == ["", "", "32 s", "35 s"]
 
 
 def test_a_bar_counts_seconds_and_the_last_round_has_nothing_left(monkeypatch):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from PIL.Image import Resampling, fromarray
 
 from fedray.base.errors import UserError
 from fedray.config import component, load_experiment
@@ -149,16 +148,6 @@ def test_the_preprocessing_of_transformers_is_read(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
     found = converted_preprocessing(tmp_path, "model.clip")
     assert found == {"mean": [0, 0, 0], "interpolation": "bilinear", "resize_mode": "squash"}
-
-
-@pytest.mark.parametrize(
-    ("resize", "filter_"), [("squash", Resampling.BILINEAR), ("squash_bicubic", Resampling.BICUBIC)]
-)
-def test_both_sides_are_scaled_with_the_filter(resize, filter_):
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
-    (found,) = decode([pixels], str, ReadOptions(image_size=16, resize=resize))
-    expected = np.asarray(fromarray(pixels).resize((16, 16), filter_))
-    assert np.array_equal(found.transpose(1, 2, 0), expected)
 
 
 # --- own code of another type ---------------------------------------------------------------------

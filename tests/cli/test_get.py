@@ -16,7 +16,7 @@ from serving import serving
 from fedray.cli import get as module
 from fedray.data import downloads
 from fedray.data.downloads import Origin, OriginFile
-from fedray.data.known import Split, known
+from fedray.data.known import Split, known_sets
 from fedray.runtime.assembly import read_images
 from fedray.runtime.resolve import resolve
 
@@ -40,7 +40,7 @@ def origin(tmp_path, monkeypatch):
 
 def describe(monkeypatch, **changes):
     """Describe one set only, "tiny"."""
-    tiny = known("office_caltech10").model_copy(
+    tiny = known_sets()["office_caltech10"].model_copy(
         update={"name": "tiny", "source": "image_folder", "folder": "tiny", "class_count": 2,
                 "images": Split(train=4, test=2), **changes}
     )  # fmt: skip
@@ -224,7 +224,7 @@ def parquet_bytes(tmp_path, names, count, column="img"):
 @pytest.fixture
 def cifar10(origin, tmp_path, monkeypatch):
     """A small CIFAR-10 on the hub."""
-    whole = known("cifar10")
+    whole = known_sets()["cifar10"]
     small = whole.model_copy(update={"images": Split(train=40, test=20)})
     monkeypatch.setattr(module, "known_sets", lambda: {"cifar10": small})
     origin.hub["datasets/uoft-cs/cifar10"] = {
@@ -242,7 +242,7 @@ def test_the_papers_experiment_finds_what_was_fetched(cifar10, tmp_path, capsys)
     assert get(["cifar10"]) == 0
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["cifar10"]
     images = read_images(resolve("fedtsp_cifar10_paper").data)
-    assert (len(images.labels), images.class_names) == (60, known("cifar10").classes)
+    assert (len(images.labels), images.class_names) == (60, known_sets()["cifar10"].classes)
 
 
 @pytest.mark.slow

@@ -62,16 +62,6 @@ def test_a_split_file_may_list_the_other_classes_too(root):
         load_images("domain_folder", root, options)
 
 
-def test_what_was_decoded_for_some_classes_is_not_taken_for_others(root):
-    first = load_images("domain_folder", root, ReadOptions(classes=("cat", "bird")))
-    other = load_images("domain_folder", root, ReadOptions(classes=("bird", "cat")))
-    assert first.sha256 != other.sha256
-    assert (
-        load_images("domain_folder", root, ReadOptions(classes=("cat", "bird"))).sha256
-        == first.sha256
-    )
-
-
 def test_any_source_can_be_filtered():
     whole = load_images("digits")
     names = [whole.class_names[7], whole.class_names[2]]

@@ -105,8 +105,8 @@ def test_missing_images_are_named_with_their_source(tmp_path):
     for i in (2, 3):
         (file.parent / f"images/Apply_Eye_Makeup/{i}.png").unlink()
     match = (
-        r"images/Apply_Eye_Makeup/2.png and 1 more of the 8 images in the split of "
-        r"OxfordPets are missing; get it with: fedray get oxford_pets"
+        r"images/Apply_Eye_Makeup/2.png and 1 more of the 8 images in "
+        r"split_zhou_OxfordPets.json are missing; get it with: fedray get oxford_pets"
     )
     with pytest.raises(UserError, match=match):
         load(file)

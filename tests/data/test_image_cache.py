@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import Domains, ImageSet
-from fedray.data.sources import images_key
+from fedray.data.sources import images_key, sources
 from fedray.storage.cache import kept_arrays
 
 
@@ -110,3 +110,15 @@ def test_the_hash_of_images_covers_all_that_numbers_depend_on(field):
     change = {field: CHANGES[field](made), "sha256": ""}
     assert replace(made, sha256="").sha256 == made.sha256
     assert replace(made, **change).sha256 != made.sha256
+
+
+def test_a_folder_is_listed_once_by_every_process(tmp_path, monkeypatch):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / name / "0.png")
+    kind, calls = sources.get("image_folder"), []
+    listing = kind.listing
+    monkeypatch.setattr(kind, "listing", lambda *of: calls.append(1) or listing(*of))
+    for count in (1, 2):  # decoded, then from the cache
+        load_images("image_folder", tmp_path, ReadOptions(classes=("dog", "cat")))
+        assert len(calls) == count

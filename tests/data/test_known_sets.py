@@ -13,7 +13,7 @@ from fedray.base.errors import UserError
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.inspect import source_for
-from fedray.data.known import ids_among, known, known_sets, recognise
+from fedray.data.known import ids_among, known_sets, recognise
 from fedray.data.sources import load_images
 from fedray.language.names import check_words, load_names
 from fedray.language.styles import Plain
@@ -30,11 +30,11 @@ def small_cifar(monkeypatch):
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS)
 def test_a_public_layout_is_right_or_refused_by_run_and_data(tmp_path, name, layout):
-    root = tmp_path / known(name).folder
+    root = tmp_path / known_sets()[name].folder
     root.mkdir()
     expected = LAYOUTS[name, layout](root)
     if expected.source == "coop":
-        root = root / known(name).folder
+        root = root / known_sets()[name].folder
     options = ReadOptions(**expected.options)
     if expected.refused:
         with pytest.raises(UserError, match=expected.refused):
@@ -171,7 +171,7 @@ def test_a_method_with_texts_refuses_names_that_are_no_words(
 
 @pytest.mark.parametrize("name", known_sets())
 def test_a_description_is_complete(name):
-    there = known(name)
+    there = known_sets()[name]
     assert there.class_count == (len(there.classes) or there.class_count)
     assert there.origin.files or there.origin.by_hand
     assert all(file.url.startswith("http") for file in there.origin.files)
@@ -185,7 +185,7 @@ def test_a_description_is_complete(name):
 
 def test_classes_stand_in_one_place():
     """Lists of names and the descriptions of classes are the same files."""
-    assert load_names("office_caltech10") == known("office_caltech10").classes
+    assert load_names("office_caltech10") == known_sets()["office_caltech10"].classes
     (text,) = Plain().texts(None, load_names("office_caltech10"))[5]
     assert text == "a photo of a laptop computer"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from commands import plan_words
-from sweeps import write_sweep
 
 from fedray.base.errors import UserError
 from fedray.cli.main import main
@@ -51,22 +50,6 @@ def test_a_base_may_extend_another_and_lie_in_a_folder_beside(extend, here):
     assert list(plan.rows["mine"].space) == ["lr"]
 
 
-@pytest.mark.parametrize(
-    ("base", "over", "expected"),
-    [
-        ("fedproto", "{name: fedproto, lambda: 3}", {"name": "fedproto", "lambda": 3}),
-        ("{name: fedproto, lambda: 3}", "fedproto", {"name": "fedproto", "lambda": 3}),
-        ("{name: fedproto, lambda: 3}", "local", {"name": "local"}),
-        ("fedproto", "{name: fedtgp, lambda: 3}", {"name": "fedtgp", "lambda": 3}),
-        ("fedproto", "fedavg", "fedavg"),
-    ],
-)
-def test_a_rows_method_is_merged_as_an_experiments_is(extend, base, over, expected):
-    extend(f"rows: {{mine: {{algorithm: {base}}}}}\n", "middle")
-    extend(f"extends: middle\nrows: {{mine: {{algorithm: {over}}}}}\n")
-    assert plan_words("table", "more").rows["mine"].algorithm == expected
-
-
 def test_scales_are_merged_one_by_one(extend):
     extend("rows: {mine: fedproto}\nscales: {laptop: {set: {rounds: 3}}, desktop: {}}\n", "base")
     extend("extends: base\nscales: {laptop: {set: {lr: 1}}, desktop: {set: {rounds: 9}}}\n")
@@ -74,36 +57,18 @@ def test_scales_are_merged_one_by_one(extend):
     assert plan_words("table", "more", scale="desktop").set == {"rounds": 9}
 
 
-def test_a_sweep_extends_a_sweep_with_keys_of_either_age(here):
-    write_sweep("base", seeds=[4, 5], search="grid")
-    write_sweep("more", extends="base", report={"seeds": [6]})
-    assert plan_words("sweep", "base").report.seeds == [4, 5]
-    assert plan_words("sweep", "more").report.seeds == [6]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("extends: tinny", r"more\.yaml: extends: there is no table 'tinny'\. Did you mean 'tiny'"),
-        ("extends: no/such", r"more\.yaml: extends: table file no/such does not exist"),
         ("extends: more", r"more\.yaml extends itself; leave one extends: out"),
-        ("extends: [tiny]", r"more\.yaml: extends is \['tiny'\], expected a table's name"),
         ("extends: tiny\nrowes: {}", r"unknown key 'rowes' in table more"),
-        ("extends: tiny\nset: 3", "set: expected keys with values"),
     ],
 )
 def test_a_base_that_is_none(extend, text, message):
     extend(text)
     with pytest.raises(UserError, match=message):
         plan_words("table", "more")
-
-
-def test_a_circle_names_the_files_on_it(extend):
-    extend("extends: second", "first")
-    extend("extends: third", "second")
-    extend("extends: first", "third")
-    with pytest.raises(UserError, match=r"first\.yaml extends itself through second.yaml, third"):
-        plan_words("table", "first")
 
 
 def test_the_copy_in_the_results_needs_no_other_file(extend, here):

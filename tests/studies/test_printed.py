@@ -185,3 +185,23 @@ def test_the_plan_says_what_is_run(write, here, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "2 rows x 2 columns, as the paper prints them: nothing is tuned; 3 seeds" in text
     assert "claim" not in text
+
+
+def test_numbers_of_a_paper_are_read_where_it_prints_them(write):
+    paper = {
+        "source": "FedTSP, Tables 5 and 1",
+        "item": "fedtsp, Table 5, Table 1",
+        "rows": {"mine": ["Nobody", "FedProto"], "local": "FedAvg"},
+        "columns": {
+            "*": ["CIFAR-100 | General Federated Learning | α=0.1", "CIFAR-100 | α=0.1"],
+            "mean": "nowhere",
+        },
+    }
+    write(paper=paper)
+    plan = plan_words("table", "tiny")
+    assert plan.paper_of("mine", "all") == (41.07, None)
+    assert plan.paper_of("local", "all") == (34.47, None)
+    assert plan.paper_of("local", None) is None
+    write(paper={**paper, "rows": {"mine": "Nobody"}})
+    with pytest.raises(UserError, match=r"paper\.rows\.mine: fedtsp, Table 5.*'Nobody'"):
+        plan_words("table", "tiny")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +38,6 @@ class Split(Frozen):
 class CoOpLayout(Frozen):
     """How a set is called in CoOp's layout."""
 
-    name: str
-    """Its name in that of the split file, split_zhou_<name>.json."""
     images: str
     """The folder of its images, "" for the set's folder itself."""
     split: str
@@ -80,6 +78,12 @@ class KnownSet(Frozen):
     origin: Origin
     """Where it comes from."""
 
+    @cached_property
+    def spellings(self) -> dict[str, str]:
+        """Return the paper's word of every spelling of a class (see `spelling`)."""
+        named = (*self.aliases.items(), *zip(self.classes, self.classes, strict=True))
+        return {spelling(other): word for other, word in named}
+
 
 @cache
 def known_sets() -> dict[str, KnownSet]:
@@ -109,21 +113,6 @@ def title_of(source: str, root: str | None) -> str:
     return folder or source
 
 
-def known(name: str) -> KnownSet:
-    """Return a known set.
-
-    Raises:
-        UserError: if no set has this name.
-    """
-    sets = known_sets()
-    if name not in sets:
-        raise UserError(
-            f"no data set '{name}' is known; give one of {', '.join(sets)}."
-            f"{nearest(name, sorted(sets))}"
-        )
-    return sets[name]
-
-
 class Recognised(NamedTuple):
     """A known set, and the papers' words of the names in the data.
 
@@ -145,7 +134,7 @@ def recognise(names: Sequence[str], domains: Collection[str] = ()) -> Recognised
     """
     are_ids = bool(names) and all(map(_WORDNET.fullmatch, names))
     for data_set in known_sets().values():
-        spelled, classes = _spellings(data_set.name), {*data_set.classes}
+        spelled, classes = data_set.spellings, {*data_set.classes}
         words = {name: spelled.get(spelling(name), name) for name in names}
         present = {*words.values()}
         is_known, is_whole = present <= classes, present >= classes
@@ -162,19 +151,6 @@ def spelling(name: str) -> str:
     """Return a class name without case, blanks, punctuation and leading number, to compare it."""
     without_number = re.sub(r"^\d+[\W_]+(?=[^\W\d_])", "", name)
     return re.sub(r"[\W_]+", "", without_number).casefold() or name
-
-
-@cache
-def _spellings(name: str) -> dict[str, str]:
-    """Return the word of every spelling of a set's classes."""
-    data_set = known(name)
-    return {
-        spelling(other): word
-        for other, word in (
-            *data_set.aliases.items(),
-            *zip(data_set.classes, data_set.classes, strict=True),
-        )
-    }
 
 
 def ids_among(names: Sequence[str]) -> list[str]:
@@ -195,4 +171,4 @@ _NUMBERED = re.compile(r"([a-z]{1,2}|class|label|category|cls)?\d+")
 
 def spellings() -> list[dict[str, str]]:
     """Return the spellings of all sets, of which the class names of decoded images depend."""
-    return [_spellings(name) for name in known_sets()]
+    return [data_set.spellings for data_set in known_sets().values()]

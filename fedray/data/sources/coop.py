@@ -72,7 +72,7 @@ class CoOp(Source):
         if missing := [path for path in paths if not path.is_file()]:
             raise UserError(
                 f"data.source=coop: {min(missing)} and {len(missing) - 1} more of the {len(paths)} "
-                f"images in the split of {layout.name} are missing{self.get_hint(root)}"
+                f"images in {layout.split} are missing{self.get_hint(root)}"
             )
         names = {label: name for _, label, name, _ in entries}
         is_one_to_one = all(names[label] == name for _, label, name, _ in entries)
