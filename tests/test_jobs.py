@@ -215,10 +215,9 @@ def test_a_stopped_job_goes_on_in_the_same_mlflow_run_by_its_hint(
         [only] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
         return only.info.run_id, only.info.status
 
-    said = ray(
-        "submit", "--no-wait", "--working-dir", ".", "--runtime-env-json",
-        json.dumps({"env_vars": variables}), "--", "python", "-m", "fedray.sweep", "stopped",
-    )  # fmt: skip
+    env = json.dumps({"env_vars": variables})
+    options = ["--working-dir", ".", "--runtime-env-json", env, "--"]
+    said = ray("submit", "--no-wait", *options, "python", "-m", "fedray.sweep", "stopped")
     job = re.search(r"raysubmit_\w+", said)[0]
     deadline = time.monotonic() + 300
     while "1/6 over" not in (log := ray("logs", job)):
@@ -229,8 +228,8 @@ def test_a_stopped_job_goes_on_in_the_same_mlflow_run_by_its_hint(
     log = ray("logs", job)
     assert status == "KILLED", log[-3000:]
     assert "the run goes on" not in log
-    hint = re.search(r"go on with: ray job (submit .*fedray.sweep stopped)", log)[1]
-    log = ray(*shlex.split(hint))
+    hint = re.search(r"go on with: (python -m fedray.sweep stopped)", log)[1]
+    log = ray("submit", *options, *shlex.split(hint))
     assert parent() == (run_id, "FINISHED"), log[-3000:]
 
 
