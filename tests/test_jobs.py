@@ -127,7 +127,7 @@ def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None
         "rounds=1", "local_epochs=1", "data.clients=4", "algorithm.prompt_length=0",
         "text.encoder=orthogonal", "tuning.configurations=2",
     )  # fmt: skip
-    assert re.search(r"python -m fedray\.run \S+ .*algorithm\.lambda=", log), log[-2000:]
+    assert re.search(r"python -m fedray\.run \S+/best\.yaml", log), log[-2000:]
     runs = [RunFolder(path.parent).read() for path in result_files(head, "fedtsp_lambda")]
     assert len({run.info.config["algorithm"]["lambda"] for run in runs}) == 2
     assert all(run.done == 1 for run in runs)
@@ -159,7 +159,7 @@ def test_a_sweep_runs_as_a_job_from_an_installed_wheel(
     )  # fmt: skip
     assert str(site) in where
     log = submit(head, folder, "python", "-m", "fedray.sweep", "tiny", PYTHONPATH=str(site))
-    assert "algorithm.lambda=" in log
+    assert "/best.yaml" in log
     assert len(result_files(head, "tiny")) == 2
 
 
@@ -224,7 +224,6 @@ def test_a_stopped_job_goes_on_in_the_same_mlflow_run_by_its_hint(
     while "1/6 over" not in (log := ray("logs", job)):
         assert time.monotonic() < deadline, log[-3000:]
         time.sleep(2)
-    assert f"to stop it: ray job stop {job}" in log
     ray("stop", job)
     run_id, status = parent()
     log = ray("logs", job)
