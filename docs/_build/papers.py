@@ -9,7 +9,7 @@ from fedray.cli.papers import SCALES, numbers_of, read_papers
 def papers_page() -> str:
     """Return the page."""
     papers = read_papers()
-    numbers = {paper.title: sum(map(numbers_of, paper.items)) for paper in papers.values()}
+    numbers = {paper.title: numbers_of(*paper.items) for paper in papers.values()}
     return render(
         "papers",
         papers=papers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from textwrap import wrap
 
@@ -123,15 +124,16 @@ def _merged(name: str, parts: Sequence[Item], offline: str) -> Item:
     return source.model_copy(update={**commands, "offline": source.offline or offline})
 
 
-def numbers_of(item: Item) -> int:
-    """Return how many numbers of the paper are compared with an item's printed tables."""
-    plans = [plan_of_command(command) for command in item.printed if ".table " in command]
-    return sum(
-        plan.paper_of(row, column) is not None
-        for plan in plans
-        for row in plan.rows
-        for column in [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
-    )
+def numbers_of(*items: Item) -> int:
+    """Return how many numbers of a paper the items' printed tables compare, each counted once."""
+    commands = {command for item in items for command in item.printed if ".table " in command}
+    places = {
+        (plan.name, metric, row, column)
+        for plan in map(plan_of_command, commands)
+        for metric, row, column in product(plan.metrics, plan.rows, plan.shown_columns)
+        if plan.paper_of(row, column, metric) is not None
+    }
+    return len(places)
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -125,8 +126,11 @@ class PaperNumbers(Frozen):
     """The label, or labels, that a row has in these items; the first number found counts."""
     columns: dict[str, str | list[str]] = Field(default_factory=dict, exclude=True)
     """The label, or labels, that a column, `"*"` or `mean` has in these items."""
-    metric: str | None = Field(None, exclude=True)
-    """The metric in these items; None: their only one."""
+    metric: str | dict[str, str] | None = Field(None, exclude=True)
+    """The metric in these items; None: their only one. Several by the table's metrics, the first of
+    which is the table's first."""
+    others: dict[str, dict[str, dict[str, PaperNumber]]] = Field(default_factory=dict)
+    """`numbers` of the table's further metrics."""
 
     def complete(self) -> PaperNumbers:
         """Return the numbers alone, with those that `item` names.
@@ -136,17 +140,21 @@ class PaperNumbers(Frozen):
         """
         if not self.item:
             return self
+        metrics = self.metric if isinstance(self.metric, dict) else {"": self.metric}
+        numbers, *others = [self._found(metric) for metric in metrics.values()]
+        for row in (row for row in self.rows if not numbers.get(row)):
+            raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}")
+        further = dict(zip([*metrics][1:], others, strict=True))
+        return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
+
+    def _found(self, metric: str | None) -> dict[str, dict[str, PaperNumber]]:
+        """Return the item's numbers of a metric by row and column."""
         paper, *items = map(str.strip, self.item.split(","))
         found: dict[str, dict[str, PaperNumber]] = {}
-        for row, labels in self.rows.items():
-            numbers = {
-                column: first_number(paper, items, labels, names, self.metric)
-                for column, names in self.columns.items()
-            }
-            found[row] = {column: n.with_spread for column, n in numbers.items() if n}
-            if not found[row]:
-                raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(labels)}")
-        return PaperNumbers(source=self.source, numbers=found | self.numbers)
+        for (row, labels), (column, names) in product(self.rows.items(), self.columns.items()):
+            if (number := first_number(paper, items, labels, names, metric)) is not None:
+                found.setdefault(row, {})[column] = number.with_spread
+        return found
 
 
 class RowPlan(Frozen):
@@ -292,7 +300,9 @@ class Design(Frozen):
         names = {metric: row_metrics.get(metric, metric) for metric in self.metrics}
         return {metric: name for metric, name in names.items() if name is not None}
 
-    def paper_of(self, row: str, column: str | None) -> tuple[float, float | None] | None:
+    def paper_of(
+        self, row: str, column: str | None, metric: str = ""
+    ) -> tuple[float, float | None] | None:
         """Return the paper's mean and spread, or None if the paper has no such number.
 
         A table of one column falls back to the paper's mean over columns.
@@ -300,8 +310,14 @@ class Design(Frozen):
         Args:
             row: the row.
             column: the column; None: the mean over columns.
+            metric: a metric of the table; "": the first.
         """
-        columns = None if self.paper is None else self.paper.numbers.get(row)
+        if self.paper is None:
+            return None
+        numbers: Mapping[str, Any] = self.paper.numbers
+        if metric not in ("", self.metrics[0]):
+            numbers = self.paper.others.get(metric, {})
+        columns = numbers.get(row)
         if isinstance(columns, dict):
             entry = columns.get(MEAN if column is None else column)
             if entry is None and column is not None:

@@ -32,7 +32,7 @@ def test_an_edited_number_is_refused(copy):
         published(copy)
 
 
-PROSE = ("answers", "glosses", "left_out", "hours")
+PROSE = ("answers", "glosses", "left_out", "hours", "paper.")
 
 
 @pytest.mark.parametrize("name", sorted(published(ROOT)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -81,13 +82,13 @@ def main_table(record: TableRecord, metric: Metric) -> Section:
     header, rows = ["method"], [[row_text(record, row)] for row in plan.rows]
     for column in plan.shown_columns:
         header.append((column or "mean") if several else plan.only_column)
-        papers = is_first and any(plan.paper_of(row, column) for row in plan.rows)
+        papers = any(plan.paper_of(row, column, metric.name) for row in plan.rows)
         header += ["paper"] if papers else []
         best = decided_best(record, column, metric)
         for row, cells in zip(plan.rows, rows, strict=True):
             text = cell_text(record, row, column, metric)
             cells.append(f"**{text}**" if row == best else text)
-            cells += [paper_text(record, row, column)] if papers else []
+            cells += [paper_text(record, row, column, metric)] if papers else []
     title = "" if is_first else metric_name(metric)
     below = [_caption(record, metric, is_bold=any("**" in text for row in rows for text in row))]
     if is_first and plan.left_out:
@@ -115,9 +116,9 @@ def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric)
     return cell(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
-def paper_text(record: TableRecord, row: str, column: str | None) -> str:
+def paper_text(record: TableRecord, row: str, column: str | None, metric: Metric) -> str:
     """Format the paper's number for a cell, or for a row's mean."""
-    entry = record.plan.paper_of(row, column)
+    entry = record.plan.paper_of(row, column, metric.name)
     if entry is None:
         return NOTHING
     mean, spread = entry
@@ -277,38 +278,37 @@ def _differences(record: TableRecord) -> Section:
 
 
 def _beside_paper(record: TableRecord) -> Section:
-    """Return each cell at scale `printed` beside the paper's number; empty without any."""
-    plan, metric = record.plan, record.shown[0]
-    rows = []
-    for row in plan.rows:
-        for column in plan.shown_columns:
-            printed = plan.paper_of(row, column)
-            values = list(record.numbers.by_seed(Side(row, column), metric.name).values())
-            if printed is None or not values:
-                continue
-            (mean, spread), low, high = printed, min(values), max(values)
-            is_met = low <= mean + (spread or 0.0) and mean - (spread or 0.0) <= high
-            is_judged = len(values) > 1 or spread is not None
-            seeds = f"{number(low, metric)} to {number(high, metric)}"
-            difference = fmean(values) - mean
-            rows.append(
-                [
-                    plan.rows[row].label,
-                    column or "mean",
-                    number(fmean(values), metric),
-                    seeds,
-                    paper_text(record, row, column),
-                    f"{'+' if difference >= 0 else ''}{number(difference, metric)}",
-                    ("yes" if is_met else "no") if is_judged else "-",
-                ]
-            )
+    """Return each number at scale `printed` beside the paper's; empty without any."""
+    plan, rows = record.plan, list[list[str]]()
+    for metric, row, column in product(record.shown, plan.rows, plan.shown_columns):
+        printed = plan.paper_of(row, column, metric.name)
+        values = list(record.numbers.by_seed(Side(row, column), metric.name).values())
+        if printed is None or not values:
+            continue
+        (mean, spread), low, high = printed, min(values), max(values)
+        is_met = low <= mean + (spread or 0.0) and mean - (spread or 0.0) <= high
+        is_judged = len(values) > 1 or spread is not None
+        difference = fmean(values) - mean
+        rows.append(
+            [
+                plan.rows[row].label,
+                column or "mean",
+                metric_name(metric),
+                number(fmean(values), metric),
+                f"{number(low, metric)} to {number(high, metric)}",
+                paper_text(record, row, column, metric),
+                f"{'+' if difference >= 0 else ''}{number(difference, metric)}",
+                ("yes" if is_met else "no") if is_judged else "-",
+            ]
+        )
     words = [row[-1] for row in rows]
     below = (
-        f"{words.count('yes')} of {len(words) - words.count('-')} printed numbers lie within the "
-        "spread of our seeds: the range of our seeds, smallest to largest, meets the paper's "
-        "number with its own spread. A number of one seed without spread is not judged (-)."
+        f"{len(rows)} printed numbers stand beside ours; {words.count('yes')} of "
+        f"{len(words) - words.count('-')} lie within the spread of our seeds: the range of our "
+        "seeds, smallest to largest, meets the paper's number with its own spread. A number of one "
+        "seed without spread is not judged (-)."
     )
-    header = ["row", "column", "ours", "seeds", "paper", "difference", "within"]
+    header = ["row", "column", "metric", "ours", "seeds", "paper", "difference", "within"]
     return Section("Beside the paper", (), header, rows, [below]) if rows else Section("")
 
 
