@@ -19,7 +19,7 @@ from fedray.data.partitions import (
     Indices,
     Partition,
 )
-from fedray.data.partitions.dominant_class import DominantClass, Pools
+from fedray.data.partitions.dominant_class import DominantClass
 from fedray.data.public import PublicData, PublicSet
 
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
@@ -317,9 +317,10 @@ def _few_shot(
             )
     if keys.test == "local":
         training, test = local_split(training, keys.test_fraction, rng_for("split"))
-    pools = Pools(training, test, _positions(images, VALIDATION))
-    labels, rng = np.asarray(images.labels), rng_for("partition")
-    train, validation, tests = map(tuple, protocol.splits(labels, pools, keys.clients, rng))
+    labels, official = np.asarray(images.labels), _positions(images, VALIDATION)
+    rng = rng_for("partition")
+    drawn = protocol.splits(labels, training, test, official, keys.clients, rng)
+    train, validation, tests = map(tuple, drawn)
     return FederatedData(images, train, tests, validation=validation)
 
 

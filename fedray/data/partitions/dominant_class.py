@@ -14,7 +14,6 @@ subset of the official one with the class proportions of the training images.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,28 +22,6 @@ from pydantic import Field, StrictBool
 from fedray.base.errors import UserError
 from fedray.config import Entry
 from fedray.data.partitions import Indices, partitions
-
-
-class Pools(NamedTuple):
-    """The images that clients draw from: disjoint positions in the source.
-
-    Attributes:
-        train: images to train on; also to validate on, if `validation` is empty.
-        test: images to test on.
-        validation: the source's official validation images; often none.
-    """
-
-    train: Indices
-    test: Indices
-    validation: Indices
-
-
-class ClientSplits(NamedTuple):
-    """The images of each of N clients, as sorted int64 arrays."""
-
-    train: list[Indices]
-    validation: list[Indices]
-    test: list[Indices]
 
 
 @partitions.add
@@ -68,38 +45,52 @@ class DominantClass(Entry):
     """Whether clients share no training image."""
 
     def splits(
-        self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
-    ) -> ClientSplits:
-        """Draw the images of N clients from n images with labels [n]; a client's splits share none.
+        self,
+        labels: Indices,
+        train: Indices,
+        test: Indices,
+        validation: Indices,
+        clients: int,
+        rng: np.random.Generator,
+    ) -> tuple[list[Indices], list[Indices], list[Indices]]:
+        """Draw every client's images; a client's three splits share none.
+
+        Args:
+            labels: int64 [n], class of each image of the source.
+            train: positions of the images to train on; also to validate on, if there are no
+                official validation images.
+            test: positions of the images to test on.
+            validation: positions of the official validation images; often none.
+            clients: N.
+            rng: the only source of randomness.
+
+        Returns:
+            N sorted arrays of positions to train on, to validate on, and to test on.
 
         Raises:
             UserError: if there are too few images.
         """
-        result = ClientSplits([], [], [])
-        unused: list[list[Indices]] = []
-        streams = rng.spawn(clients)
-        shares = [pools.train] * clients
+        trained, tested, unused = list[Indices](), list[Indices](), list[list[Indices]]()
+        streams, shares = rng.spawn(clients), [train] * clients
         if self.disjoint:
-            shares = _disjoint_shares(labels, pools.train, clients, rng)
+            shares = _disjoint_shares(labels, train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
-            train, remaining = self._draw(labels, pools._replace(train=share), stream)
-            result.train.append(train)
+            drawn, remaining = self._draw(labels, share, validation, stream)
+            trained.append(drawn)
             unused.append(remaining)
-            result.test.append(proportional(labels, train, pools.test, stream))
-        trained = np.zeros(len(labels), np.bool_)
-        trained[np.concatenate(result.train)] = True
-        for remaining in unused:
-            result.validation.append(self._validation(labels, remaining, trained))
-        return result
+            tested.append(proportional(labels, drawn, test, stream))
+        is_trained = np.zeros(len(labels), np.bool_)
+        is_trained[np.concatenate(trained)] = True
+        return trained, [self._validation(labels, some, is_trained) for some in unused], tested
 
     def _draw(
-        self, labels: Indices, pools: Pools, rng: np.random.Generator
+        self, labels: Indices, share: Indices, validation: Indices, rng: np.random.Generator
     ) -> tuple[Indices, list[Indices]]:
         """Draw one client's training images.
 
         Return also the rest of each of the client's classes, shuffled, the dominant class first.
         """
-        classes = np.unique(labels[pools.train])
+        classes = np.unique(labels[share])
         count = len(classes) - round(self.excluded * len(classes))
         kept_classes = np.sort(rng.permutation(classes)[: max(1, count)])
         dominant = rng.choice(kept_classes)
@@ -107,7 +98,7 @@ class DominantClass(Entry):
         remaining: list[Indices] = []
         for c in kept_classes:
             validated = self._validated(c == dominant)
-            images = _class_pool(labels, pools, c, validated, rng)
+            images = _class_pool(labels, share, validation, c, validated, rng)
             pool = min(self.shots, len(images) - validated)
             shots = pool if c == dominant else max(1, round(self.kept_share * pool))
             train.append(images[:shots])
@@ -143,12 +134,17 @@ def _disjoint_shares(
 
 
 def _class_pool(
-    labels: Indices, pools: Pools, c: int, needed: int, rng: np.random.Generator
+    labels: Indices,
+    train: Indices,
+    validation: Indices,
+    c: int,
+    needed: int,
+    rng: np.random.Generator,
 ) -> Indices:
     """Return a client's shuffled images of class c; the last `needed` are for validation."""
-    images = rng.permutation(pools.train[labels[pools.train] == c])
-    if len(pools.validation):
-        official = rng.permutation(pools.validation[labels[pools.validation] == c])
+    images = rng.permutation(train[labels[train] == c])
+    if len(validation):
+        official = rng.permutation(validation[labels[validation] == c])
         if len(official) < needed:
             raise _too_few(c, needed)
         images = np.concatenate([images, official[:needed]])
