@@ -125,7 +125,8 @@ class PaperNumbers(Frozen):
     rows: dict[str, str | list[str]] = Field(default_factory=dict, exclude=True)
     """The label, or labels, that a row has in these items; the first number found counts."""
     columns: dict[str, str | list[str]] = Field(default_factory=dict, exclude=True)
-    """The label, or labels, that a column, `"*"` or `mean` has in these items."""
+    """The label, or labels, that a column, `"*"` or `mean` has in these items; or a metric of the
+    table, `accuracy_amazon`, where the paper prints it as a column."""
     metric: str | dict[str, str] | None = Field(None, exclude=True)
     """The metric in these items; None: their only one. Several by the table's metrics, the first of
     which is the table's first."""
@@ -141,7 +142,7 @@ class PaperNumbers(Frozen):
         if not self.item:
             return self
         metrics = self.metric if isinstance(self.metric, dict) else {"": self.metric}
-        numbers, *others = [self._found(metric) for metric in metrics.values()]
+        numbers, *others = [self._found(*names) for names in metrics.items()]
         for row in (row for row in self.rows if not numbers.get(row)):
             raise UserError(
                 f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}"
@@ -149,11 +150,12 @@ class PaperNumbers(Frozen):
         further = dict(zip([*metrics][1:], others, strict=True))
         return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
 
-    def _found(self, metric: str | None) -> dict[str, dict[str, PaperNumber]]:
-        """Return the item's numbers of a metric by row and column."""
+    def _found(self, ours: str, metric: str | None) -> dict[str, dict[str, PaperNumber]]:
+        """Return the item's numbers of a metric of the table by row and column."""
         paper, *items = map(str.strip, self.item.split(","))
         found: dict[str, dict[str, PaperNumber]] = {}
-        for (row, labels), (column, names) in product(self.rows.items(), self.columns.items()):
+        columns = {OTHERS: self.columns[ours]} if ours in self.columns else self.columns
+        for (row, labels), (column, names) in product(self.rows.items(), columns.items()):
             if (number := first_number(paper, items, labels, names, metric)) is not None:
                 found.setdefault(row, {})[column] = number.with_doubt
         return found
