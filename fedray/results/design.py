@@ -142,8 +142,9 @@ class PaperNumbers(Frozen):
             return self
         metrics = self.metric if isinstance(self.metric, dict) else {"": self.metric}
         numbers, *others = [self._found(metric) for metric in metrics.values()]
-        for row in (row for row in self.rows if not numbers.get(row)):
-            raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}")
+        for row, labels in self.rows.items():
+            if not numbers.get(row):
+                raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(labels)}")
         further = dict(zip([*metrics][1:], others, strict=True))
         return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
 
