@@ -104,7 +104,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-PaperNumber = int | float | tuple[float, float]
+PaperNumber = int | float | tuple[float, float] | tuple[float, float | None, Literal["doubtful"]]
 """A mean, or [mean, spread]."""
 
 
@@ -142,9 +142,10 @@ class PaperNumbers(Frozen):
             return self
         metrics = self.metric if isinstance(self.metric, dict) else {"": self.metric}
         numbers, *others = [self._found(metric) for metric in metrics.values()]
-        for row, labels in self.rows.items():
-            if not numbers.get(row):
-                raise UserError(f"paper.rows.{row}: {self.item} has no number of {shown(labels)}")
+        for row in (row for row in self.rows if not numbers.get(row)):
+            raise UserError(
+                f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}"
+            )
         further = dict(zip([*metrics][1:], others, strict=True))
         return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
 
@@ -154,7 +155,7 @@ class PaperNumbers(Frozen):
         found: dict[str, dict[str, PaperNumber]] = {}
         for (row, labels), (column, names) in product(self.rows.items(), self.columns.items()):
             if (number := first_number(paper, items, labels, names, metric)) is not None:
-                found.setdefault(row, {})[column] = number.with_spread
+                found.setdefault(row, {})[column] = number.with_doubt
         return found
 
 
@@ -313,21 +314,29 @@ class Design(Frozen):
             column: the column; None: the mean over columns.
             metric: a metric of the table; "": the first.
         """
+        entry = self._printed(row, column, metric)
+        if isinstance(entry, tuple):
+            return entry[0], entry[1]
+        return None if entry is None else (float(entry), None)
+
+    def is_doubtful(self, row: str, column: str | None, metric: str) -> bool:
+        """Return True if the paper, or what is known of it, contradicts its number."""
+        entry = self._printed(row, column, metric)
+        return isinstance(entry, tuple) and len(entry) == 3
+
+    def _printed(self, row: str, column: str | None, metric: str) -> PaperNumber | None:
         if self.paper is None:
             return None
         numbers: Mapping[str, Any] = self.paper.numbers
         if metric not in ("", self.metrics[0]):
             numbers = self.paper.others.get(metric, {})
         columns = numbers.get(row)
-        if isinstance(columns, dict):
-            entry = columns.get(MEAN if column is None else column)
-            if entry is None and column is not None:
-                entry = columns.get(OTHERS, columns.get(MEAN) if len(self.columns) == 1 else None)
-        else:
-            entry = None if column is None else columns
-        if entry is None or isinstance(entry, tuple):
-            return entry
-        return float(entry), None
+        if not isinstance(columns, dict):
+            return None if column is None else columns
+        entry: PaperNumber | None = columns.get(MEAN if column is None else column)
+        if entry is None and column is not None:
+            entry = columns.get(OTHERS, columns.get(MEAN) if len(self.columns) == 1 else None)
+        return entry
 
     def parsed_claims(self) -> list[Claim]:
         """Return the claims of the file, and those of its controls."""

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import groupby, product
 from pathlib import Path
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import fedray
 
@@ -47,9 +47,14 @@ class Printed(NamedTuple):
         return f"{self.value} ± {self.spread}" if self.spread else self.value
 
     @property
-    def with_spread(self) -> float | tuple[float, float]:
-        """The value, with its spread if the paper prints one."""
-        return (float(self.value), float(self.spread)) if self.spread else float(self.value)
+    def with_doubt(
+        self,
+    ) -> float | tuple[float, float] | tuple[float, float | None, Literal["doubtful"]]:
+        """The value, its spread if the paper prints one, and a mark if the note doubts it."""
+        value, spread = float(self.value), float(self.spread) if self.spread else None
+        if "doubt:" in self.note:
+            return value, spread, "doubtful"
+        return value if spread is None else (value, spread)
 
 
 @cache

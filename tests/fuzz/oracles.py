@@ -218,7 +218,8 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
             b, n = values["accuracy_base"], values["accuracy_novel"]
             if abs(values["accuracy_hm"] * (b + n) - 2 * b * n) > 1e-12:
                 yield f"round {r}: accuracy_hm is {values['accuracy_hm']}, of {b} and {n}"
-        dice = [v for k, v in values.items() if k.startswith("dice_") and "background" not in k]
+        others = ("dice_in_", "dice_background")  # of domains, and of no class that is meant
+        dice = [v for k, v in values.items() if k.startswith("dice_") and not k.startswith(others)]
         if "dice" in values and abs(np.mean(dice) - values["dice"]) > 1e-12:
             yield f"round {r}: dice is {values['dice']}, of classes {dice}"
     if (run.best.round if run.best else None) != (best[0] if best else None):

@@ -208,3 +208,10 @@ def test_numbers_of_a_paper_are_read_where_it_prints_them(write):
     write(paper={**paper, "rows": {"mine": "Nobody"}})
     with pytest.raises(UserError, match=r"paper\.rows\.mine: fedtsp, Table 5.*'Nobody'"):
         plan_words("table", "tiny")
+
+
+def test_no_verdict_is_made_of_a_number_in_doubt():
+    plan = plan_words("table", "fedmgp_table14", scale="printed")
+    judged = {row: plan.is_doubtful(row, None, "local_accuracy") for row in plan.rows}
+    assert judged == {"t1": False, "t01": True, "t05": True, "t08": True, "t2": True}
+    assert plan.paper_of("t05", None, "local_accuracy") == (85.45, None)

@@ -288,6 +288,7 @@ def _beside_paper(record: TableRecord) -> Section:
         (mean, spread), low, high = printed, min(values), max(values)
         is_met = low <= mean + (spread or 0.0) and mean - (spread or 0.0) <= high
         is_judged = len(values) > 1 or spread is not None
+        is_judged = is_judged and not plan.is_doubtful(row, column, metric.name)
         difference = fmean(values) - mean
         rows.append(
             [
@@ -305,8 +306,9 @@ def _beside_paper(record: TableRecord) -> Section:
     below = (
         f"{len(rows)} printed numbers stand beside ours; {words.count('yes')} of "
         f"{len(words) - words.count('-')} lie within the spread of our seeds: the range of our "
-        "seeds, smallest to largest, meets the paper's number with its own spread. A number of one "
-        "seed without spread is not judged (-)."
+        "seeds, smallest to largest, meets the paper's number with its own spread. What one seed "
+        "has beside a number without spread is not judged (-), nor are numbers that the paper "
+        "contradicts elsewhere."
     )
     header = ["row", "column", "metric", "ours", "seeds", "paper", "difference", "within"]
     return Section("Beside the paper", (), header, rows, [below]) if rows else Section("")
