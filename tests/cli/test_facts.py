@@ -110,6 +110,7 @@ OFFICE = {
     "rounds": ({300}, "official code: 299; open in the paper"),
     "batch_size": ({32}, "Sec. 5.1"),
     "data.root": ({"office_caltech10"}, "Table 1"),
+    "seeds": ({(0, 1, 2)}, "Table 17: three trials of the methods of Table 1"),
     "data.clients": ({4}, "Sec. 5.1: a domain is a client"),
     "data.partition.name": ({"domains"}, "Sec. 5.1"),
     "data.split": ({"lists"}, "appendix C.1: 8:2; official code's lists"),
