@@ -24,14 +24,16 @@ _BASE: dict[str, Any] = {
     "report": {"select": "test"},
     "faults": {"drop": 0.2},
     "data": {"clients": 5, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
-    "model": {"group": "mlp"},
 }
 _CLIP: dict[str, Any] = {"model": {"clip": "small"}, "data": {"samples": 60, "image_size": 32}}
 _METHODS: Mapping[str, dict[str, Any]] = {
-    "scaffold": {},
+    "scaffold": {"model": {"group": "mlp"}},
     "fedmgp": _CLIP,
     "dp2fl": {**_CLIP, "data": {**_CLIP["data"], "validation_fraction": 0.2}},
-    "fedtsp": {"text": {"encoder": "minilm", "style": "handcrafted"}},
+    "fedtsp": {
+        "model": {"group": "mlp"},
+        "text": {"encoder": "minilm", "style": "handcrafted"},
+    },
 }
 METHODS = (*_METHODS,)
 """They hold control variates, prompt groups, validation images, and prompts at the server."""

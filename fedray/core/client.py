@@ -394,7 +394,8 @@ class Client:
     @cached_property
     def class_counts(self) -> Tensor:
         """n_{i,c}, the client's number of training images of each class [C], int64."""
-        return self._labels.bincount(minlength=self.setting.num_classes)
+        counts = self._labels.new_zeros(self.setting.num_classes)  # bincount waits for a device
+        return counts.index_add_(0, self._labels, torch.ones_like(self._labels))
 
     @property
     def _labels(self) -> Tensor:
@@ -412,7 +413,7 @@ def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
         labels: the class of each row, int64 [M].
         classes: C.
     """
-    counts = labels.bincount(minlength=classes)
+    counts = labels.new_zeros(classes).index_add_(0, labels, torch.ones_like(labels))
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
     return sums / counts.clamp_min(1).unsqueeze(1), counts
 

@@ -96,7 +96,7 @@ def explain_disk_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_full(error):
+        if isinstance(error, RunFailed) or not is_full(error):  # it may be explained already
             raise
         where = getattr(error, "filename", None) or folder
         raise RunFailed(

@@ -53,7 +53,7 @@ def test_a_fault_in_a_clients_step_names_the_file_with_its_traceback(tmp_path, m
     [
         ("init_server", "server, round 0, step round: "),
         ("round", "server, round 1, step round: "),
-        ("__init__", ""),
+        ("with_setting", ""),
     ],
 )
 def test_a_fault_on_the_server_does_too(tmp_path, monkeypatch, capsys, hook, where):
