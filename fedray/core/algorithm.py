@@ -133,6 +133,12 @@ class Algorithm(Entry):
         if any(step in vars(cls) for step in PREDICTING):
             cls.one_model = vars(cls).get("one_model", False)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a claim with a type, which would be a hyper-parameter and claim nothing."""
+        for name in cls.model_fields.keys() & vars(Algorithm).keys():
+            raise TypeError(f"{cls.__name__}.{name}: write it without a type; no hyper-parameter")
+
     def check(self) -> None:
         """Raise a ValueError if hyper-parameters, which alone it reads, do not fit together."""
 

@@ -13,7 +13,7 @@ from fedray.base.errors import UserError, shown
 from fedray.config import FileName, Frozen, Tree, is_key, override
 from fedray.results.claims import ALL, MEAN, Claim, ClaimEntry, parse_claims
 from fedray.results.paired import PairedTest, Side
-from fedray.results.printed_numbers import first_number
+from fedray.results.printed_numbers import PaperNumber, first_number
 
 MOST_SEEDS = 1_000
 MOST_CONFIGURATIONS = 100_000
@@ -102,10 +102,6 @@ class Reporting(Frozen):
 def seeds_text(seeds: Sequence[int]) -> str:
     """Return a text such as "seed 1" or "seeds 0, 2"."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-
-
-PaperNumber = int | float | tuple[float, float] | tuple[float, float | None, Literal["doubtful"]]
-"""A mean, or [mean, spread]."""
 
 
 class PaperNumbers(Frozen):

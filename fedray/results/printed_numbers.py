@@ -16,6 +16,10 @@ RANK = re.compile(r"(best|second|third)\b.* by value")
 """Notes that repeat what the numbers say."""
 
 
+PaperNumber = int | float | tuple[float, float] | tuple[float, float | None, Literal["doubtful"]]
+"""A mean, or [mean, spread], or with a mark that the paper contradicts it."""
+
+
 class Printed(NamedTuple):
     """A number of a paper.
 
@@ -47,9 +51,7 @@ class Printed(NamedTuple):
         return f"{self.value} ± {self.spread}" if self.spread else self.value
 
     @property
-    def with_doubt(
-        self,
-    ) -> float | tuple[float, float] | tuple[float, float | None, Literal["doubtful"]]:
+    def with_doubt(self) -> PaperNumber:
         """The value, its spread if the paper prints one, and a mark if the note doubts it."""
         value, spread = float(self.value), float(self.spread) if self.spread else None
         if "doubt:" in self.note:

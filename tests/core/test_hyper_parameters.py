@@ -43,3 +43,11 @@ def test_an_attribute_without_a_type_hides_no_hyper_parameter():
 def test_a_method_keeps_nothing_in_itself():
     with pytest.raises(ValidationError, match="frozen"):
         FedProx().mu = 1.0
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"), [("stacks", False), ("one_model", False), ("round", 3)]
+)
+def test_a_claim_with_a_type_is_refused(claim, value):
+    with pytest.raises(TypeError, match=f"Mine.{claim}: write it without a type"):
+        type("Mine", (FedProx,), {claim: value, "__annotations__": {claim: type(value)}})
