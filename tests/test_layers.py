@@ -160,6 +160,13 @@ def test_the_round_loop_and_the_runtime_know_no_method_by_name():
             assert words & names == set(), module
 
 
+def test_benchmarks_and_tools_import_neither_tests_nor_each_other():
+    for path in [*ROOT.parent.glob("benchmarks/**/*.py"), *ROOT.parent.glob("tools/**/*.py")]:
+        other = "tools" if "benchmarks" in path.parts else "benchmarks"
+        imported = rf"^\s*(from|import) (tests|{other})\b"
+        assert not re.search(imported, path.read_text(encoding="utf-8"), re.M), path
+
+
 # --- names ---------------------------------------------------------------------------------------
 
 FREE = ("algorithms", "trained")
