@@ -26,9 +26,8 @@ class Terminal(io.StringIO):
         return [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
 
 
-@pytest.fixture
-def terminal(monkeypatch) -> Terminal:
-    """Output and error output are a terminal, on which a count moves at once."""
+def at_a_terminal(monkeypatch) -> Terminal:
+    """Make output and error output a terminal; a fixture's would be pytest's again in the test."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stdout", Escaping(shown))
     monkeypatch.setattr(sys, "stderr", Escaping(shown))
@@ -37,14 +36,16 @@ def terminal(monkeypatch) -> Terminal:
     return shown
 
 
-def test_a_log_and_a_plain_terminal_have_one_line(capsys, terminal, monkeypatch):
+def test_a_log_and_a_plain_terminal_have_one_line(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
     say_next("connecting")
     assert terminal.getvalue() == "connecting ...\n"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_terminal_counts_until_something_is_said(terminal, stream):
+def test_a_terminal_counts_until_something_is_said(stream, monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
     say_next("connecting")
     until = time.monotonic() + 200
     while "connecting ... 0 s" not in terminal.getvalue():
@@ -57,7 +58,8 @@ def test_a_terminal_counts_until_something_is_said(terminal, stream):
     assert terminal.getvalue() == shown
 
 
-def test_a_count_and_a_bar_end_each_other(terminal):
+def test_a_count_and_a_bar_end_each_other(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
     say_next("connecting")
     with RoundProgress(2) as show:
         show(Round(0, 1.0, {"local_accuracy": 0.5}))
@@ -70,7 +72,9 @@ def test_a_count_and_a_bar_end_each_other(terminal):
     assert shown[-2:] == ["writing the rest to MLflow ... 0 s", ""]
 
 
-def test_a_command_that_ends_ends_the_count(terminal):
+def test_a_command_that_ends_ends_the_count(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+
     def act():
         say_next("waiting")
         raise KeyboardInterrupt

@@ -370,7 +370,7 @@ def test_kinds_of_images_that_are_read(tmp_path):
     image_folder(tmp_path)
     kinds = ["GIF RGB", "PNG P", "PNG 1", "PNG LA", "PNG RGBA", "JPEG CMYK", "TIFF RGB"]
     for kind, mode in map(str.split, kinds):
-        (tmp_path / "dog" / f"{mode}.{kind.lower()[:4]}").write_bytes(encoded(kind, mode))
+        (tmp_path / "dog" / f"mode_{mode}.{kind.lower()[:4]}").write_bytes(encoded(kind, mode))
     camera = encoded("MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))])
     (tmp_path / "dog" / "9.jpg").write_bytes(camera)  # with a second picture, as cameras write it
     assert load_images("image_folder", tmp_path).images.shape == (4 + len(kinds) + 1, 3, 8, 8)

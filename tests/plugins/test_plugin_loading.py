@@ -158,16 +158,18 @@ def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
 
 
 def test_a_traceback_and_the_source_are_those_of_the_users_file_also_where_it_is_gone(tmp_path):
-    load(mine=f"def f():\n    raise ValueError('broken')  # here\n{METHOD}")
+    text = f"{METHOD}\n\ndef f():\n    raise ValueError('broken')  # here\n"
+    line = len(text.splitlines())
+    load(mine=text)
     module = sys.modules["mine"]
     Path("mine.py").unlink()
     try:
         module.f()
     except ValueError as error:
-        text, failure = traceback.format_exc(), Failure.of(error)
-    assert f'File "{tmp_path}/mine.py", line 2, in f' in text
-    assert "raise ValueError('broken')  # here" in text
-    assert failure.cause == "ValueError: broken (mine.py, line 2)"
+        shown, failure = traceback.format_exc(), Failure.of(error)
+    assert f'File "{tmp_path}/mine.py", line {line}, in f' in shown
+    assert "raise ValueError('broken')  # here" in shown
+    assert failure.cause == f"ValueError: broken (mine.py, line {line})"
     assert '@method("scaled"' in inspect.getsource(algorithms.get("scaled"))
 
 
