@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedray.base.errors import UserError
-from fedray.language.prompts import initial_prompts, insert_prompts
+from fedray.language.prototypes import initial_prompts, insert_prompts
 
 
 def test_m_0_changes_nothing():

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedray.base.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder, encoders
-from fedray.language.prompts import initial_prompts
-from fedray.language.prototypes import mean_of_texts, text_prototypes
+from fedray.language.prototypes import initial_prompts, mean_of_texts, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings
 
 TEXTS = [

@@ -41,7 +41,7 @@ from fedray.config import Tree
 from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Total
 from fedray.evaluation.protocols import Analysis, Metric
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
-from fedray.language.prompts import initial_prompts
+from fedray.language.prototypes import initial_prompts
 
 FEW = 10  # the most classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)
 
