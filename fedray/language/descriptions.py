@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,21 +47,10 @@ class ClassDescriptions(Frozen):
 _File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
 
 
-@dataclass(frozen=True)
-class Descriptions:
-    """The descriptions of all classes of a data set.
-
-    Attributes:
-        source: the file that holds them.
-        classes: the descriptions by class name, in the order of the data set's classes.
-    """
-
-    source: str
-    classes: Mapping[str, ClassDescriptions]
-
-
-def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descriptions:
-    """Read a JSON file of descriptions and match it to a data set's classes.
+def load_descriptions(
+    name_or_path: str, class_names: Sequence[str]
+) -> dict[str, ClassDescriptions]:
+    """Read a JSON file of descriptions; return them by class, in the order of the classes.
 
     Names match if they are equal after lower-casing and after replacing underscores and runs of
     blanks by one blank. The file may describe further classes.
@@ -95,7 +83,7 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
             f"{where}: class '{first}' has {one} of \"Fine-grained Descriptions\", but class "
             f"'{second}' has {other}; give every class equally many"
         )
-    return Descriptions(str(path), classes)
+    return classes
 
 
 def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
