@@ -163,21 +163,22 @@ def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> 
             not accepted.
     """
     images = torch.zeros(2, channels, image_size, image_size)
-    modes = deepcopy(backbone).eval(), deepcopy(backbone).train()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
-            outputs = [network(images) for network in modes]
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise UserError(
-            f"{name} cannot take images of {channels}x{image_size}x{image_size}: {named(error)}"
-            f"{plugin_line(error)}; build it from the arguments (channels, image_size)"
-        ) from None
-    shapes = [[*out.shape] if isinstance(out, Tensor) else type(out).__name__ for out in outputs]
-    width = shapes[0][-1] if shapes[0] else 0
-    for shape, mode in zip(shapes, ("", " in training"), strict=True):
-        if shape != [2, width]:
+    shapes = []
+    for network in (deepcopy(backbone).eval(), deepcopy(backbone).train()):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
+                output = network(images)
+        except (RuntimeError, ValueError, IndexError) as error:
             raise UserError(
-                f"{name} gives {shape}{mode} for images {list(images.shape)}, expected one vector "
-                "of features per image, [2, n]; end it in nn.Flatten() or a mean over the map"
-            )
-    return int(width)
+                f"{name} cannot take images of {channels}x{image_size}x{image_size}: "
+                f"{named(error)}{plugin_line(error)}; build it from the arguments (channels, "
+                "image_size)"
+            ) from None
+        shapes.append([*output.shape] if isinstance(output, Tensor) else type(output).__name__)
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != 2:
+        raise UserError(
+            f"{name} gives {shapes[0]} in tests and {shapes[1]} in training for images "
+            f"{list(images.shape)}, expected one vector of features per image, [2, n]; end it in "
+            "nn.Flatten() or a mean over the map"
+        )
+    return int(shapes[0][1])

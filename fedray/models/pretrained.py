@@ -40,13 +40,14 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
     """
     from torchvision.models import get_model_weights
 
+    if _is_file(source) and not Path(source).is_file():
+        raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
     for name in sorted(set(names)):
         reference = architectures.get(name).reference
         if not reference:
-            possible = [entry.name for entry in architectures.entries() if entry.reference]
             raise UserError(
                 f"model.pretrained={source}: {name} does not correspond to a network of "
-                f"torchvision; set model.group to one of {', '.join(possible)}"
+                "torchvision; set model.group to one that does, for example resnet18"
             )
         valid = [str(weights) for weights in get_model_weights(reference)]
         if not _is_file(source) and source not in valid:
@@ -54,8 +55,6 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
                 f"model.pretrained={source} is neither a file ({', '.join(WEIGHT_FILES)}) nor "
                 f"weights that torchvision has for {reference}.{nearest(source, valid)}"
             )
-    if _is_file(source) and not Path(source).is_file():
-        raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
 
 
 def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) -> None:

@@ -58,33 +58,30 @@ class BertTextChoice(EncoderChoice):
             UserError: if the folder is missing.
         """
 
-    def read(self) -> tuple[Pooling, bool]:
+    def _read(self) -> tuple[Pooling, bool]:
         """Return which output represents a text, and whether the official code is followed."""
         return getattr(self, "pooling", "cls"), getattr(self, "bert_compat", False)
 
     def identity(self) -> str:
-        folder = self.folder()
+        folder, (pooling, compat) = self.folder(), self._read()
         content = digest([*matches(folder, TEXT_FILES), *weight_files(folder)])
-        if self.kind == "align":
-            return f"align:{content}"
-        pooling, compat = self.read()
-        return f"bert:{pooling}{'-compat' if compat else ''}:{content}"
+        read = "" if self.kind == "align" else f":{pooling}{'-compat' if compat else ''}"
+        return f"{self.kind}{read}:{content}"
 
     def width(self) -> int:
-        config = _read(self.folder() / "config.json")
-        is_align = self.kind == "align"
-        return int(
-            config.get("projection_dim", 640) if is_align else config.get("hidden_size", 768)
-        )
+        key, usual = ("projection_dim", 640) if self.kind == "align" else ("hidden_size", 768)
+        return int(_read(self.folder() / "config.json").get(key, usual))
 
     def build(self) -> BertEncoder:
-        (pooling, compat), identity = self.read(), self.identity()
+        (pooling, compat), identity = self._read(), self.identity()
         is_mean = pooling == "mean"
         return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=compat)
 
 
 class HubChoice(BertTextChoice):
     """Base of text encoders from the Hugging Face hub or a folder."""
+
+    repository: ClassVar[str]
 
     model: PathText | None = None
     """Name on the hub; default: bert-base-uncased for bert, kakaobrain/align-base for align."""
@@ -100,6 +97,9 @@ class HubChoice(BertTextChoice):
             )
         return self
 
+    def folder(self) -> Path:
+        return find_folder(KEY, self.path, self.model or self.repository, words=True)
+
 
 @encoders.add
 class BertChoice(HubChoice):
@@ -108,6 +108,7 @@ class BertChoice(HubChoice):
     name = "bert"
     version = 2  # transformers computes it
     paper = "Devlin et al., BERT, NAACL 2019"
+    repository = "bert-base-uncased"
 
     pooling: Pooling = "cls"
     """Output of a text: of the first position (cls, FedTSP), or the mean over all."""
@@ -124,7 +125,7 @@ class BertChoice(HubChoice):
         return self
 
     def folder(self) -> Path:
-        folder = find_folder(KEY, self.path, self.model or "bert-base-uncased", words=True)
+        folder = super().folder()
         _check_sentence_encoder(folder, self.pooling)
         return folder
 
@@ -159,9 +160,7 @@ class AlignChoice(HubChoice):
     kind = "align"
     version = 2  # transformers computes it
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
-
-    def folder(self) -> Path:
-        return find_folder(KEY, self.path, self.model or "kakaobrain/align-base", words=True)
+    repository = "kakaobrain/align-base"
 
 
 class BertEncoder(TokenEncoder):
