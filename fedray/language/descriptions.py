@@ -50,14 +50,10 @@ _File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
 def load_descriptions(
     name_or_path: str, class_names: Sequence[str]
 ) -> dict[str, ClassDescriptions]:
-    """Read a JSON file of descriptions; return them by class, in the order of the classes.
+    """Read a shipped ("cifar10") or a JSON file of descriptions; return them by class, in order.
 
     Names match if they are equal after lower-casing and after replacing underscores and runs of
     blanks by one blank. The file may describe further classes.
-
-    Args:
-        name_or_path: the name of a shipped file ("cifar10"), or the path of a JSON file.
-        class_names: the classes, in the order of their labels.
 
     Raises:
         UserError: if the file is missing or has another form, two names match the same class, a
@@ -144,12 +140,7 @@ def find_descriptions(name_or_path: str) -> Path:
 
 
 def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
-    """Return a description file to fill in, with the fields that style fine needs.
-
-    Args:
-        class_names: the classes.
-        texts: number of descriptions per class (FedTSP: k = 3).
-    """
+    """Return a file to fill in, with the fields that style fine needs and k = 3 `texts`."""
     return {
         name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}
         for name in class_names

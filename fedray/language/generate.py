@@ -194,13 +194,8 @@ def questions(
 ) -> dict[str, str]:
     """Return what the model is asked about each class, by class.
 
-    Args:
-        classes: class names, all different.
-        dataset: what the pictures are, for {dataset} of the instruction.
-        instruction: the question, with {label} for the class and {others} for all other classes.
-
-    Raises:
-        UserError: if the instruction does not name the class.
+    In the instruction, {label} stands for the class, {others} for all other classes and {dataset}
+    for `dataset`. It must name the class.
     """
     if "{label}" not in instruction:
         raise UserError("--instruction: the text does not say {label} where the class is named")

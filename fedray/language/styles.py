@@ -111,11 +111,7 @@ def class_texts(
 ) -> list[list[str]]:
     """Return the k texts of each class; read descriptions only if the style needs them.
 
-    Args:
-        style: the text style.
-        class_names: the classes, in the order of their labels.
-        descriptions: the name of a shipped file or the path of a JSON file.
-        template: see `TextStyle.texts`.
+    `descriptions` is the name of a shipped file or the path of a JSON file.
 
     Raises:
         UserError: as `load_descriptions` and `TextStyle.texts`.

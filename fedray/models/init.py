@@ -37,11 +37,10 @@ def build(
         architecture: the name of a registered architecture.
         channels: channels of the images, 1 or 3.
         image_size: side of the square images, in pixels.
-        num_classes: C, width of the logits; 0 for a model without head.
-        feature_dim: d, common width of the features.
-        hidden: width between the projector's two layers; None for no projector.
-        imagenet: whether images are scaled by ImageNet's mean and standard deviation, or stay in
-            [-1, 1].
+        num_classes: see `BackboneClassifier`, as `feature_dim`, `hidden` and `imagenet`.
+        feature_dim: d.
+        hidden: width between the projector's two layers.
+        imagenet: whether weights are pre-trained.
         generator: CPU generator, advanced by the call; None: all weights are 0, to load states.
 
     Raises:
@@ -106,17 +105,11 @@ def initialise(
     Linear: PyTorch's default, weights Kaiming-uniform with a = sqrt(5), biases uniform within
     1/sqrt(fan_in). Conv2d: the same, or with `conv_rule="fan_out"` weights Kaiming-normal by
     fan-out for ReLU. Batch norm: weight 1, bias 0, mean 0, variance 1, no batches. Embedding:
-    standard normal.
-
-    Args:
-        module: a module on the CPU.
-        generator: a CPU generator, advanced by the call.
-        conv_rule: the rule for convolutions.
-        drawn: a part of the module that keeps its values.
-        strict: whether layers without a rule are refused, instead of keeping their values.
+    standard normal. The part `drawn` keeps its values.
 
     Raises:
-        TypeError: if a submodule holds tensors that no rule covers, unless not strict.
+        TypeError: if `strict` and a submodule holds tensors that no rule covers; else these keep
+            their values.
     """
     for name, layer in module.named_modules(memo=set(() if drawn is None else drawn.modules())):
         kind, part = type(layer), cast(Any, layer)  # a subclass may hold further tensors

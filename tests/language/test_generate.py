@@ -102,7 +102,7 @@ def command(tmp_path):
 def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
     assert command("cat,ice_cream", "--dataset", "photographs of pets") == 0
     found = load_descriptions(str(command.out), ["cat", "ice cream"])
-    assert [entry.label for entry in found.classes.values()] == ["cat", "ice cream"]
+    assert [entry.label for entry in found.values()] == ["cat", "ice cream"]
     assert list(json.loads(command.out.read_text())["cat"]) == list(entry("cat"))
     assert len(server.asked) == 2
     assert server.asked[0]["model"] == "tiny"

@@ -189,15 +189,10 @@ class WeightSource:
 
 
 def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
-    """Find the model of `spec`, or download it.
-
-    Args:
-        spec: the parameters.
-        key: the experiment's key, for messages.
-        default: the default architecture, used with OpenAI's weights.
+    """Find the model of `spec`, or download it; by default `default` with OpenAI's weights.
 
     Raises:
-        UserError: if architecture, tag or file do not exist, or do not match.
+        UserError: with `key`, if architecture, tag or file do not exist, or do not match.
     """
     import open_clip
 
@@ -242,11 +237,9 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
 
 
 def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
-    """Build an `open_clip.CustomTextCLIP`, or its text tower, with the source's float32 weights.
+    """Build an `open_clip.CustomTextCLIP` with the source's float32 weights.
 
-    Args:
-        source: architecture and weights.
-        text_only: return the text tower alone, with random weights of its own.
+    With `text_only`, return its text tower, whose random weights are drawn alone.
 
     Raises:
         UserError: if the weights are unreadable, or the text tower does not support prompts.

@@ -261,18 +261,13 @@ def with_additions(
 ) -> R:
     """Return the result of a function that uses a tower, with additions to the tower.
 
-    A changed weight has the dtype of the frozen one; bfloat16 rounds changes below 0.4%.
-
     Raises:
         KeyError: if a name is not the tower's.
     """
     if not weights and not branches:
         return function()
     frozen, modules = dict(tower.named_parameters()), dict(tower.named_modules())
-    changed = {
-        f"tower.{name}": (frozen[name] + change).to(frozen[name].dtype)
-        for name, change in weights.items()
-    }
+    changed = {f"tower.{name}": frozen[name] + change for name, change in weights.items()}
     with ExitStack() as stack:
         for name, branch in branches.items():
             stack.enter_context(_branching(modules[name], branch))

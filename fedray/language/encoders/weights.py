@@ -67,16 +67,10 @@ def _sha256(path: Path, size: int, modified: int) -> str:
 
 
 def find_folder(key: str, path: str | None, repository: str, *, words: bool = False) -> Path:
-    """Return the folder of a model with configuration and weights.
-
-    Args:
-        key: the experiment's key, for messages.
-        path: a local folder, or None for the hub.
-        repository: the name on the hub.
-        words: whether a folder of the hub needs a tokenizer, too.
+    """Return the local folder `path` of a model, or that of a repository of the hub.
 
     Raises:
-        UserError: if the folder has no such files, or the hub does not give them.
+        UserError: with `key`, if configuration, weights or, on the hub, `words` are missing.
     """
     if path is None:
         return hub_folder(key, repository, words=words)
@@ -91,18 +85,13 @@ def find_folder(key: str, path: str | None, repository: str, *, words: bool = Fa
 
 
 def hub_folder(key: str, repository: str, *, model: bool = True, words: bool = False) -> Path:
-    """Return the folder with the files of a repository of the Hugging Face hub.
+    """Return the folder with the files of OWNER/NAME of the Hugging Face hub.
 
-    Files in the local cache are used without asking the hub.
-
-    Args:
-        key: the experiment's key, for messages.
-        repository: OWNER/NAME.
-        model: whether configuration and weights are needed.
-        words: whether a tokenizer is needed.
+    Files in the local cache are used without asking the hub. `model` says that configuration and
+    weights are needed, `words` that a tokenizer is.
 
     Raises:
-        UserError: if the files are not in the cache and the hub does not give them.
+        UserError: with `key`, if the files are not in the cache and the hub does not give them.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -129,17 +118,11 @@ def _is_complete(folder: Path, *, model: bool = True, words: bool = False) -> bo
 
 
 def load_pretrained(loader: Any, folder: Path, key: str, **options: Any) -> Any:
-    """Load a model of transformers from a folder in float32, complete.
-
-    Args:
-        loader: the class, such as BertModel.
-        folder: the folder.
-        key: the experiment's key, for messages.
-        **options: further options of `from_pretrained`.
+    """Load a model of transformers, of the class `loader`, from a folder, in float32.
 
     Raises:
-        UserError: if the folder cannot be read, lacks weights, which transformers would draw, or
-            has blocks that transformers would leave out.
+        UserError: with `key`, if the folder cannot be read, lacks weights, which transformers would
+            draw, or has blocks that transformers would leave out.
     """
     with reading(f"{key}: {folder}"), _quiet():
         model, info = loader.from_pretrained(

@@ -75,6 +75,6 @@ class FrozenClip:
 def load_clip(
     choice: ClipChoice, device: torch.device, written: tuple[int, ...] = ()
 ) -> FrozenClip:
-    """Load the CLIP of `model.clip` on a device, once per process; `written` is part of the key."""
+    """Load the CLIP of `model.clip` on a device, once per process and `ClipChoice.written`."""
     del written
     return FrozenClip(choice.source(), version_of(type(choice))).to(device)
