@@ -69,25 +69,20 @@ def completion(content: object) -> tuple[int, dict[str, str], str]:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch) -> Iterator[Server]:
+    """A server, which the environment selects, with quick repetitions."""
     server = Server()
+    for name, value in {"BASE_URL": server.url, "MODEL": "tiny", "API_KEY": KEY}.items():
+        monkeypatch.setenv(f"FEDRAY_LLM_{name}", value)
+    monkeypatch.setattr(generate, "RETRIES", 2)
+    monkeypatch.setattr(generate, "BACKOFF_S", 0.01)
     yield server
     server.http.shutdown()
     server.http.server_close()
 
 
-@pytest.fixture(autouse=True)
-def endpoint(server, monkeypatch) -> None:
-    """The server is the endpoint, with quick repetitions."""
-    monkeypatch.setenv("FEDRAY_LLM_BASE_URL", server.url)
-    monkeypatch.setenv("FEDRAY_LLM_MODEL", "tiny")
-    monkeypatch.setenv("FEDRAY_LLM_API_KEY", KEY)
-    monkeypatch.setattr(generate, "RETRIES", 2)
-    monkeypatch.setattr(generate, "BACKOFF_S", 0.01)
-
-
 @pytest.fixture
-def command(tmp_path):
+def command(server, tmp_path):
     """Runs the command in this process."""
     out = tmp_path / "pets.json"
 
@@ -212,7 +207,7 @@ def test_answers_that_never_get_better(server, answer, message, times):
 
 
 @pytest.mark.slow
-def test_nobody_there(monkeypatch):
+def test_nobody_there(server, monkeypatch):
     monkeypatch.setenv("FEDRAY_LLM_BASE_URL", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer \(Conn"):
         asked_of("cat", "?")

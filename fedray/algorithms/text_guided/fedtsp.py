@@ -5,7 +5,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
 
     Eq. (2) -> FedTSP.loss
     Eq. (3) -> TextStyle.texts          (language/styles.py)
-    Eq. (4) -> insert_prompts           (language/prompts.py)
+    Eq. (4) -> insert_prompts           (language/prototypes.py)
     Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
     Eq. (6) -> by_class, class_average (mean.py)
     Eq. (7) -> server_loss

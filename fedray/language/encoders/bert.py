@@ -216,10 +216,12 @@ class BertEncoder(TokenEncoder):
     @cached_property
     def _tokenizer(self) -> Any:
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, BertTokenizer
 
+        of_2019 = "model_type" not in _read(self._folder / "config.json")
+        loader = BertTokenizer if of_2019 else AutoTokenizer
         with reading(f"{KEY}: the tokenizer in {self._folder}"):
-            tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            tokenizer = loader.from_pretrained(self._folder, local_files_only=True)
             check_vocabulary(tokenizer)
             _check_case(tokenizer, self._folder)
         return tokenizer

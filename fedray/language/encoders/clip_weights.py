@@ -225,12 +225,11 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
             f"{key}.pretrained={tag or 'null'} is no tag of {model}; set it to {tags}, or pass a "
             f"file as {key}.path"
         )
-    if config.get("quick_gelu", False) != open_clip.get_model_config(model).get(
-        "quick_gelu", False
-    ):
+    architecture = open_clip.get_model_config(model)
+    if config.get("quick_gelu", False) != architecture.get("quick_gelu", False):
         raise UserError(
-            f"{key}.model={model}: the weights '{tag}' need the other activation; set the "
-            "architecture whose name has -quickgelu at its end, or that without"
+            f"{key}.model={model}: either it or the weights '{tag}' have QuickGELU; set the "
+            "architecture whose name has -quickgelu at its end, or the one without"
         )
     with reading(f"{key}: {model} with the weights '{tag}'"):
         return WeightSource(key, model, (Path(open_clip.download_pretrained(config)),), tag)
