@@ -20,7 +20,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -37,6 +37,9 @@ from fedray.language.descriptions import (
     display_name,
 )
 from fedray.storage.files import cache_folder, parse_typed, read_text, write_json
+
+if TYPE_CHECKING:
+    import requests
 
 MAX_ATTEMPTS = 3
 """Maximal number of requests for a class whose answers do not have the right form."""
@@ -86,17 +89,42 @@ def endpoint() -> tuple[str, str, str]:
 
 
 def ask(question: str) -> str:
-    """Send a question to the endpoint, again after temporary failures; return the answer.
+    """Send a question to the endpoint and return the answer.
 
     Raises:
         UserError: if the endpoint refuses the request, or gives no answer after all retries.
     """
+    url, model, key = endpoint()
+    reply = _post(question)
+    try:
+        choice = reply.json()["choices"][0]
+        answer = choice["message"]["content"]
+    except (ValueError, LookupError, TypeError):
+        text = one_line(reply.text.replace(key, "***") if key else reply.text)
+        raise UserError(
+            f"{_host(url)} gave no chat completion, but status {reply.status_code} ({text}); check "
+            f"FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY; {_KEPT}"
+        ) from None
+    if isinstance(answer, list):  # parts, of which thoughts have another type
+        answer = "".join(part["text"] for part in answer if part.get("type") == "text")
+    if not answer:  # a reasoning model has spent its tokens on thoughts
+        reason = choice.get("finish_reason")
+        raise UserError(f"{model} gave no answer (finish_reason: {reason}); {_KEPT}")
+    return str(answer)
+
+
+def _host(url: str) -> str:
+    """Return the endpoint's name in messages, since the URL may contain a secret."""
+    return urlsplit(url).hostname or "the endpoint"
+
+
+def _post(question: str) -> requests.Response:
+    """Send the request, and repeat it after temporary failures."""
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
     url, model, key = endpoint()
-    host = urlsplit(url).hostname  # messages do not show the URL, which may contain a secret
     retry = Retry(
         total=RETRIES,
         backoff_factor=BACKOFF_S,
@@ -105,6 +133,7 @@ def ask(question: str) -> str:
         raise_on_status=False,
     )
     messages = [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
+    content = {"model": model, "messages": messages}
 
     def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
         if key:  # as `auth`, because requests would replace a plain header by ~/.netrc's password
@@ -114,31 +143,13 @@ def ask(question: str) -> str:
     try:
         with requests.Session() as session:
             session.mount(url, HTTPAdapter(max_retries=retry))
-            reply = session.post(
-                f"{url}/chat/completions",
-                json={"model": model, "messages": messages},
-                auth=sign,
-                timeout=TIMEOUT_S,
-            )
+            place = f"{url}/chat/completions"
+            return session.post(place, json=content, auth=sign, timeout=TIMEOUT_S)
     except requests.RequestException as error:
         raise UserError(
-            f"{host} did not answer ({type(error).__name__}); check FEDRAY_LLM_BASE_URL; {_KEPT}"
+            f"{_host(url)} did not answer ({type(error).__name__}); check FEDRAY_LLM_BASE_URL; "
+            f"{_KEPT}"
         ) from None
-    try:
-        choice = reply.json()["choices"][0]
-        answer = choice["message"]["content"]
-    except (ValueError, LookupError, TypeError):
-        text = one_line(reply.text.replace(key, "***") if key else reply.text)
-        raise UserError(
-            f"{host} gave no chat completion, but status {reply.status_code} ({text}); check "
-            f"FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY; {_KEPT}"
-        ) from None
-    if isinstance(answer, list):  # parts, of which thoughts have another type
-        answer = "".join(part["text"] for part in answer if part.get("type") == "text")
-    if not answer:  # a reasoning model has spent its tokens on thoughts
-        reason = choice.get("finish_reason")
-        raise UserError(f"{model} gave no answer (finish_reason: {reason}); {_KEPT}")
-    return str(answer)
 
 
 class _Answer(ClassDescriptions):
@@ -156,7 +167,7 @@ def asked_of(name: str, question: str) -> dict[str, Any]:
         UserError: if the endpoint fails, or `MAX_ATTEMPTS` answers do not have the right form.
     """
     url, model, _ = endpoint()
-    content = json.dumps([urlsplit(url).hostname, model, _ROLE, question])
+    content = json.dumps([_host(url), model, _ROLE, question])
     file = cache_folder() / "descriptions" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
     if file.exists():
         kept: dict[str, Any] = json.loads(file.read_text())

@@ -40,8 +40,6 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
     """
     from torchvision.models import get_model_weights
 
-    if _is_file(source) and not Path(source).is_file():
-        raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
     for name in sorted(set(names)):
         reference = architectures.get(name).reference
         if not reference:
@@ -55,6 +53,8 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
                 f"model.pretrained={source} is neither a file ({', '.join(WEIGHT_FILES)}) nor "
                 f"weights that torchvision has for {reference}.{nearest(source, valid)}"
             )
+    if _is_file(source) and not Path(source).is_file():
+        raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
 
 
 def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) -> None:

@@ -238,7 +238,7 @@ class Auxiliary(torch.nn.Flatten):
 
 
 def test_a_network_with_other_outputs_in_training_is_refused():
-    with pytest.raises(UserError, match="mine gives .* and tuple in training"):
+    with pytest.raises(UserError, match=r"mine gives .* and tuple in training"):
         width_of("mine", Auxiliary(), 1, 4)
 
 
