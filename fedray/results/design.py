@@ -14,6 +14,7 @@ from fedray.config import FileName, Frozen, Tree, is_key, override
 from fedray.results.claims import ALL, MEAN, Claim, ClaimEntry, parse_claims
 from fedray.results.paired import PairedTest, Side
 from fedray.results.printed_numbers import PaperNumber, first_number
+from fedray.storage.metric import Select
 
 MOST_SEEDS = 1_000
 MOST_CONFIGURATIONS = 100_000
@@ -24,7 +25,6 @@ OTHERS = "*"
 Config = dict[str, Any]
 """The values of the searched keys."""
 Search = Literal["grid", "random", "optuna"]
-Select = Literal["validation", "test", "nothing"]
 
 
 def check_keys(tree: Any) -> Tree:
@@ -79,8 +79,8 @@ class Reporting(Frozen):
 
     select: Select | None = None
     """The images on which configurations and rounds are chosen. `test` is common in papers and
-    marks every number; `nothing`: the sweep is a figure without a best configuration. None:
-    validation images; in a sweep and at scale printed, the experiment's report.select."""
+    marks every number. None: validation images; in a sweep and at scale printed, the experiment's
+    report.select."""
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
     """Seeds of the reported runs, which differ."""
     rounds: int | None = Field(None, ge=1, le=100_000)

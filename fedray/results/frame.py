@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedray.base.errors import UserError, nearest
 from fedray.config import EXECUTION_KEYS, flatten, parse_yaml
 from fedray.results.labels import short_names, show_value, text_of
-from fedray.results.numbers import COLUMNS, Numbers, scale_of
+from fedray.results.numbers import Numbers, scale_of
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by
 from fedray.storage.run import Run, data_name
@@ -338,16 +338,14 @@ def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunG
 
 def frame_of_groups(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: At) -> Numbers:
     """Return the runs of groups as one frame: `RunGroup` has row and column."""
-    import pandas
-
-    rows = []
+    lines: list[list[Any]] = []
     for metric, member in product(metrics, groups):
         values = member.by_seed(metric, at)
         for loaded in member.runs:
             run = loaded.run
             last = max(run.curve(metric.name), default=None)
             chosen = run.best_round(member.chooser) if at == "best" else last
-            rows.append(
+            lines.append(
                 [
                     member.row,
                     member.column,
@@ -361,5 +359,4 @@ def frame_of_groups(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: A
                     str(loaded.folder),
                 ]
             )
-    frame = pandas.DataFrame(rows, columns=list(COLUMNS))
-    return Numbers(frame, list(dict.fromkeys(member.column for member in groups)))
+    return Numbers.of(lines, [member.column for member in groups])

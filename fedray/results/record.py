@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -23,7 +22,7 @@ from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
 from fedray.results.claims import Claim
 from fedray.results.design import Config, Design, Place, seeds_text
-from fedray.results.numbers import COLUMNS, Numbers, scale_of
+from fedray.results.numbers import Numbers, scale_of
 from fedray.results.paired import Comparison, Side, Verdict, holm, verdict_of
 from fedray.storage.files import read_json
 from fedray.storage.metric import Metric
@@ -83,6 +82,29 @@ class Measured(Frozen):
     def score(self) -> float:
         """`choice` with its sign such that larger is better."""
         return -self.choice if self.less_is_better else self.choice
+
+
+def frame_lines(
+    where: tuple[str, str, int],
+    end: Measured | str,
+    metrics: Mapping[Metric, str],
+    folder: str,
+    status: str = "finished",
+) -> Iterator[list[Any]]:
+    """Yield the lines of a run in the frame of numbers, one for each metric.
+
+    Args:
+        where: row, column and seed.
+        end: the result, or why there is none.
+        metrics: the metrics that are shown, each with its name in the run.
+        folder: the run's folder.
+        status: what the frame says of a run with a result.
+    """
+    for metric, own in metrics.items():
+        found: list[float] = [math.nan] * 4
+        if isinstance(end, Measured) and own in end.values:
+            found = [scale_of(metric) * end.values[own], end.round, end.seconds, end.bytes]
+        yield [*where, metric.name, *found, end if isinstance(end, str) else status, folder]
 
 
 class FailedRun(Frozen):
@@ -301,25 +323,14 @@ class TableRecord(Frozen):
     @cached_property
     def numbers(self) -> Numbers:
         """The reported runs of all cells as one frame; `folder` is a run's name in the record."""
-        import pandas
-
-        rows = []
+        lines: list[list[Any]] = []
         for cell in self.cells:
-            measures, runs, reasons = (
-                self.plan.measures(cell.row), self.reported(cell), self.reasons(cell)
-            )  # fmt: skip
-            for seed, (metric, own) in product(cell.reported, measures.items()):
-                line = [cell.row, cell.column, seed, metric]
-                if seed in runs:
-                    run, unit = runs[seed], scale_of(self.metric(metric))
-                    line += [unit * run.values[own], run.round, run.seconds, run.bytes, "finished"]
-                elif seed in reasons:
-                    line += [math.nan, math.nan, math.nan, math.nan, reasons[seed]]
-                else:
-                    continue
-                rows.append([*line, cell.reported[seed]])
-        frame = pandas.DataFrame(rows, columns=list(COLUMNS))
-        return Numbers(frame, list(self.plan.columns), self.plan.paired_test)
+            names = {self.metric(m): own for m, own in self.plan.measures(cell.row).items()}
+            ends: dict[int, Measured | str] = {**self.reasons(cell), **self.reported(cell)}
+            for seed, end in ends.items():
+                where = cell.row, cell.column, seed
+                lines += frame_lines(where, end, names, cell.reported[seed])
+        return Numbers.of(lines, self.plan.columns, self.plan.paired_test)
 
     @property
     def has_numbers(self) -> bool:
