@@ -13,9 +13,8 @@ from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.data.plot import plot_partition
 from fedray.run import main as run_main
-from fedray.studies import pages
+from fedray.studies import trials
 from fedray.studies.space import draws, parse_space
-from fedray.studies.trials import sweep_outcome
 
 MOODY = """
 from fedray.plugin import FedAvg, method
@@ -50,15 +49,15 @@ def test_random_search_tries_as_many_as_it_says(count, found):
 
 def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
     drawn = []
-    monkeypatch.setattr(pages, "figure_curves", lambda plots, path, **more: drawn.extend(plots))
+    monkeypatch.setattr(trials, "figure_curves", lambda plots, path, **more: drawn.extend(plots))
     write_sweep(
         metrics=["local_accuracy"], choose="train_loss", space={"lr": {"grid": [0.0001, 0.1]}}
     )
     study = sweep("rounds=1")
     carry_out_all(study)
-    result = sweep_outcome(study)
+    result = trials.SweepOutcome(study)
     assert result.configs[result.best] == {"lr": 0.1}
-    pages.draw_sweep(result, here / "sweep.png")
+    trials.draw_sweep(result, here / "sweep.png")
     assert [series.ring for series in drawn[0].series] == [0.1]
 
 

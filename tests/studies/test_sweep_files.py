@@ -19,13 +19,13 @@ from fedray.config import dump_yaml
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, go_on, run_cells, study_of
 from fedray.studies.forecast import headline, planned_cells
-from fedray.studies.pages import best_command, write_pages
+from fedray.studies.pages import write_pages
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
 from fedray.studies.study import DIVERGED, Study, StudyRun
 from fedray.studies.trainable import trainable_of
-from fedray.studies.trials import sweep_outcome
+from fedray.studies.trials import SweepOutcome
 from fedray.studies.tune import (
     config_of,
     domains,
@@ -327,7 +327,7 @@ def test_the_best_configuration_is_a_file_that_runs(here):
     pretend(study, lambda spec: [(0.1, 0.1), (0.1, 0.2 + spec.config["algorithm.lambda"] / 10)])
     study.home.mkdir()
     write_pages(study)
-    words = shlex.split(best_command(study))
+    words = shlex.split(SweepOutcome(study).best_command())
     assert words[:3] == ["python", "-m", "fedray.run"]
     wanted = study.plan.run(study.plan.places[0], {"algorithm.lambda": 1}, "tuning", 4)
     assert resolve(*words[3:], []).identity() == wanted.experiment.identity()
@@ -429,8 +429,9 @@ def test_a_run_that_asha_stopped_counts_as_it_was_then_and_stays_so(here):
         study.tell(run, is_stopped=len(curve) == 2)
     study.write()
     for each in (study, Study.read(study.home)):
-        stopped = sweep_outcome(each).trials.loc[1]
-        assert (stopped["objective"], stopped["status"]) == (0.7, "stopped")
+        frame = SweepOutcome(each).numbers.frame
+        stopped = frame[frame["row"] == "1"].iloc[0]
+        assert (stopped["value"], stopped["status"]) == (70, "stopped")
     go_on(again := sweep(), Study.read(study.home))
     trial = trainable_of(task_of(again))(config_of(runs[1], study.plan))
     report = trial.step()
