@@ -163,8 +163,6 @@ class RowPlan(Frozen):
     algorithm: Any = None
     """The method, with or without hyper-parameters; None: the algorithm of the row's name, or else
     the experiment's algorithm."""
-    experiment: str | None = None
-    """The row's experiment; None: the table's."""
     set: Keys = Field(default_factory=dict)
     """Keys of the row's experiment."""
     space: Tree = Field(default_factory=dict)
@@ -212,8 +210,8 @@ class Design(Frozen):
     experiment: str
     """A shipped experiment or a YAML file that rows and columns change. A table's default is
     fedavg_digits."""
-    bases: dict[str, Tree] = Field(default_factory=dict)
-    """The experiments that rows are based on, as trees."""
+    base: Tree = Field(default_factory=dict)
+    """The experiment as a tree."""
     set: Keys = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     given: Keys = Field(default_factory=dict)
@@ -281,7 +279,7 @@ class Design(Frozen):
         if column:
             return name
         pairs = [*self.set.items(), *self.given.items()]
-        data = override(self.bases[self.experiment], pairs).get("data", {})
+        data = override(self.base, pairs).get("data", {})
         source = data.get("source", "digits")
         return title_of(source["name"] if isinstance(source, Mapping) else source, data.get("root"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from pydantic import Field
 from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
 from fedray.results.claims import Claim
-from fedray.results.design import Config, Design, Place, seeds_text
+from fedray.results.design import Config, Design, Place
 from fedray.results.numbers import Numbers, scale_of
 from fedray.results.paired import Comparison, Side, Verdict, holm, verdict_of
 from fedray.storage.files import read_json
@@ -29,14 +29,13 @@ from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 
 DATA = "table.json"
-FORMAT = 7
+FORMAT = 8
 """Version of table.json; a number stands once, and verdicts are computed."""
 DIVERGED = "it diverged"
 """First words of the reason of a run with a number that was not finite. Only such failures count
 against a configuration."""
 
 
-End = Literal["lowest", "highest"]
 Reading = Literal[
     "explains it away",
     "explains most of it",
@@ -121,32 +120,6 @@ class FailedRun(Frozen):
         return self.reason.startswith(DIVERGED)
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A choice at the end of the values tried on an axis.
-
-    Attributes:
-        key: the axis.
-        value: the chosen value.
-        end: the end at which it lies.
-        seeds: the seeds whose choice it is; empty: all.
-    """
-
-    key: str
-    value: float
-    end: End
-    seeds: Sequence[int] = ()
-
-    def __str__(self) -> str:
-        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
-        return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
-
-    @property
-    def name(self) -> str:
-        """The last part of the key: "lr"."""
-        return self.key.rpartition(".")[2]
-
-
 class Attempt(Frozen):
     """A configuration and the runs of the seeds that tried it."""
 
@@ -154,8 +127,6 @@ class Attempt(Frozen):
     """Values of the searched keys."""
     runs: dict[int, str]
     """Names of the runs by seed."""
-    added: bool = False
-    """True if a grid was extended by this configuration."""
 
 
 class CellRecord(Frozen):
@@ -173,8 +144,6 @@ class CellRecord(Frozen):
     """Names of the reported runs by seed."""
     tried: list[Attempt] = Field(default_factory=list)
     """The tuning runs; empty if another cell tunes."""
-    edges: list[Edge] = Field(default_factory=list)
-    """Edges of the space at which the choices lie."""
 
     @property
     def place(self) -> Place:

@@ -13,7 +13,7 @@ from fedray.results.design import Place
 from fedray.results.pages.page import markdown
 from fedray.results.pages.table import table_latex, table_page
 from fedray.results.paired import Side
-from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
+from fedray.results.record import DIVERGED, FailedRun, Measured, TableRecord
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import next_runs
 from fedray.studies.flow import go_on
@@ -92,9 +92,7 @@ def test_a_choice_at_the_edge_extends_its_grid_and_is_named_where_the_budget_end
     study = play(flat, tuning={"configurations": 3})
     at = state_of(study)
     assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
-    assert [each.added for each in at.tried] == [False, False, True]
     assert chosen(at) == {"lr": 0.004}
-    assert at.edges == [Edge("lr", 0.004, "lowest")]
     assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(study).notes)
 
 
@@ -105,7 +103,8 @@ def test_a_bound_of_the_experiment_ends_a_grid(play):
 
     space = {"participation": {"grid": [0.5, 1.0]}}
     study = play(more, space=space, tuning={"configurations": 9})
-    assert state_of(study).edges == [Edge("participation", 1.0, "highest")]
+    assert chosen(state_of(study)) == {"participation": 1.0}
+    assert "mine: the choice participation=1 is the highest that was tried" in outcome(study).notes
 
 
 def test_what_was_chosen_says_what_a_reported_run_took(play):
@@ -315,8 +314,6 @@ def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_mad
         "claims": [{"better": "mine", "worse": "null"}],
     }
     study = play(fragile(), **changes)
-    edge = Edge("lr", 0.5, "highest")
-    assert [at.edges for at in study.states] == [[edge], [edge]]
     assert [note for note in outcome(study).notes if "that was tried" in note] == [
         "mine: the choice lr=0.5 is the highest that was tried"
     ]

@@ -237,10 +237,7 @@ def test_a_tables_plugin_is_used_by_the_rows_that_name_it_and_kept_with_its_text
         found = again.experiment_of(Place(row, "all"), {}, "report", 0)
         assert found.algorithm.name == name
         assert [plugin.module for plugin in found.plugins] == ["mine"] * (row == "doubtful")
-    assert (
-        plan_words("table", "tiny", ["plugins=null"], plugins=[]).bases["tiny.yaml"].get("plugins")
-        is None
-    )
+    assert plan_words("table", "tiny", ["plugins=null"], plugins=[]).base.get("plugins") is None
 
 
 def test_a_plan_survives_its_file(write):
@@ -391,7 +388,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             },
             r"claims: mine > local is about global_accuracy, which row mine does not have",
         ),
-        ({"rows": {"mine": {"experiment": 5}}}, r"rows\.mine\.experiment"),
+        ({"rows": {"mine": {"experiment": 5}}}, r"unknown key 'experiment' in .*rows\.mine"),
         (
             {
                 "metrics": ["train_loss", "local_accuracy"],
