@@ -10,7 +10,6 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from sweeps import carry_out, carry_out_all, sweep, write_sweep
 
-from fedray.base.errors import UserError
 from fedray.config import dump_yaml
 from fedray.runtime import groups
 from fedray.storage.run_folder import RunFolder
@@ -120,20 +119,6 @@ def test_asha_stops_what_is_worse_on_validation():
         lr = run.spec.config["lr"]
         decisions[lr] = scheduler.on_trial_result(runner, trial, first)
     assert decisions == {0.1: TrialScheduler.CONTINUE, 0.2: TrialScheduler.STOP}
-
-
-def test_a_sweep_that_chooses_needs_validation_images():
-    none = {"scales": {"laptop": {"experiment": "planted.yaml",
-                                  "set": {"data.validation_fraction": None}}}}  # fmt: skip
-    with pytest.raises(UserError, match=r"validation/local_accuracy needs validation images"):
-        swept(**none)
-    with pytest.raises(UserError, match=r"accuracy_novel exists on test images only"):
-        swept(metrics=["accuracy_novel"])
-
-
-def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
-    with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; name"):
-        swept(metrics=["global_accuracy"])
 
 
 def test_a_run_that_another_process_finished_is_taken_as_it_is():
