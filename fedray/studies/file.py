@@ -29,7 +29,7 @@ from fedray.config import (
     read_experiment,
     read_extended,
     validate,
-    with_read_plugins,
+    with_plugins,
 )
 from fedray.config.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN
@@ -306,7 +306,7 @@ def _complete(
         raise UserError(f"{where}.space is missing; a sweep needs experiment and space")
     pairs = [(PLUGINS, {**study.set, **study.given}.get(PLUGINS))]
     named = not is_record(study.experiment)
-    base = with_read_plugins(read_experiment(study.experiment), pairs, plugins, named=named)
+    base = with_plugins(read_experiment(study.experiment), pairs, plugins, named=named)
     chosen_by_experiment = study.is_sweep or study.is_printed
     own = (base.get("report") or {}) if chosen_by_experiment else {}
     select = study.report.select or own.get("select", "validation")

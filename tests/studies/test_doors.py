@@ -104,11 +104,11 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"metrics": ["local_acuracy"]}, "local_acuracy"),
     ({"metrics": ["local_accuracy", "global_acuracy"]}, "global_acuracy"),
-    ({"metrics": BOTH}, "local: local has no global_accuracy"),
+    ({"metrics": BOTH}, "has no global_accuracy"),
     ({"metrics": BOTH, "rows": {"mine": "fedbn"}, "baselines": []}, "fedbn has no global_accuracy"),
     (
         {"rows": {"mine": {"algorithm": "local", "metrics": {"local_accuracy": "union_accuracy"}}}},
-        "mine: local has no validation/union_accuracy",
+        "local has no validation/union_accuracy",
     ),
     ({"extends": "tinny"}, "extends: there is no table 'tinny'"),
     ({"extends": "tiny"}, "extends itself"),

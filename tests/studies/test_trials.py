@@ -13,8 +13,9 @@ from sweeps import write_sweep
 from written_runs import write_whole
 
 from fedray.results.numbers import COLUMNS
-from fedray.storage.metric import Metric
+from fedray.storage.metric import Metric, find_metric
 from fedray.studies.pages import write_sweep as write_pages
+from fedray.studies.plan import known_metrics
 from fedray.studies.study import Study, StudyRun
 from fedray.studies.trials import SweepOutcome, trials_section
 
@@ -57,7 +58,8 @@ def write(spec, folder: Path, metrics, value) -> None:
     values = value if isinstance(value, tuple) else (value,) * len(metrics)
     for done in result.rounds:
         done.metrics.update(zip(metrics, values if done.round == 2 else (1.0,) * 9, strict=False))
-    object.__setattr__(result.info, "metrics", tuple(map(Metric, metrics)))
+    declared = tuple(find_metric(name, known_metrics()) or Metric(name) for name in metrics)
+    object.__setattr__(result.info, "metrics", declared)
     write_whole(folder, result)
 
 
