@@ -175,8 +175,7 @@ class ModelConfig(Frozen):
     align features with texts, else the width of the backbones, which must all have the same one."""
     projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a two-layer projector (FC, batch norm, ReLU) that computes the features.
-    None: features are the backbone's output, averaged or repeated to width d if necessary, with a
-    line in the log."""
+    None: features are the backbone's output, averaged or repeated to width d if necessary."""
     clip: Annotated[Component, Chosen("CLIP", "openclip")] = default_entry("small")
     """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
