@@ -259,15 +259,12 @@ def signals_deferred() -> Iterator[None]:
     """Act on Ctrl-C and SIGTERM after the block; on a second signal, at once.
 
     A process that is interrupted while Ray starts cannot end cleanly: it aborts. Ray also replaces
-    the SIGTERM handler, which is kept here.
+    the SIGTERM handler; the one before is set again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    replace_handler = signal.signal
-    before: dict[int, Any] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     received: list[int] = []
 
     def defer(number: int, frame: FrameType | None) -> None:
@@ -275,20 +272,15 @@ def signals_deferred() -> Iterator[None]:
         if len(received) > 1 and callable(before[number]):
             before[number](number, frame)
 
-    def replace_other(number: int, handler: Any) -> Any:
-        return before[number] if number in before else replace_handler(number, handler)
-
     try:
         for number in before:
-            replace_handler(number, defer)
-        signal.signal = replace_other  # type: ignore[assignment]
+            signal.signal(number, defer)
         yield
     finally:
-        signal.signal = replace_handler
         for number, handler in before.items():
-            signal.signal(number, handler)  # also where Ray's C++ code replaced it
+            signal.signal(number, handler)
     for number in received[:1]:
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

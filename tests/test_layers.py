@@ -171,8 +171,8 @@ def test_benchmarks_and_tools_import_neither_tests_nor_each_other():
 
 FREE = ("algorithms", "trained")
 """Folders that may use a name of each other: a payload is called as in its paper."""
-SAME = {"main", "command", "draw", "sync", "Entry", "Experiment"}
-"""Names with one meaning in several modules: programs, draws, entries of a registry."""
+SAME = {"main", "command", "sync", "Entry", "Experiment"}
+"""Names with one meaning in several modules: programs, entries of a registry."""
 
 
 def test_a_public_name_has_one_meaning():

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from _build.templates import render
 from fedray.core import Algorithm, Fields, algorithms, takes_equal_mean
 from fedray.core.payload import EXEMPT_KINDS
-from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 
 class Payloads(NamedTuple):
@@ -29,7 +28,6 @@ def privacy_page() -> str:
     return render(
         "privacy",
         kinds=" and ".join(f"`{kind}`" for kind in EXEMPT_KINDS),
-        always_exempt=ALWAYS_EXEMPT,
         sections=[
             {
                 "methods": methods,

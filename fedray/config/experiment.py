@@ -175,8 +175,7 @@ class ModelConfig(Frozen):
     align features with texts, else the width of the backbones, which must all have the same one."""
     projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a two-layer projector (FC, batch norm, ReLU) that computes the features.
-    None: features are the backbone's output, averaged or repeated to width d if necessary, with a
-    line in the log."""
+    None: features are the backbone's output, averaged or repeated to width d if necessary."""
     clip: Annotated[Component, Chosen("CLIP", "openclip")] = default_entry("small")
     """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
@@ -214,7 +213,7 @@ class TextConfig(Frozen):
 
     def switched_off(self) -> Mapping[str, str]:
         """Return the keys of descriptions if the style reads none."""
-        if registry("text style").get(self.style.name).needs_descriptions:
+        if registry("text style").get(self.style.name).field:
             return {}
         reason = f"text.style={self.style.name} makes texts of the classes' names alone"
         return dict.fromkeys(("descriptions", "template"), reason)

@@ -119,7 +119,7 @@ class Subject:
     @cached_property
     def first(self) -> list[Trace]:
         """Run the experiment in this process; return the trace of each round."""
-        with Isolation(CPU).step(SEEDS[0]):
+        with Isolation(CPU).group(SEEDS[0]):
             return trace(self.assembly, lambda _: self.executor)
 
 
@@ -133,7 +133,7 @@ def check_equal(
 ) -> None:
     """Compare with a run on another executor, from another global seed or on another device."""
     expected = subject.first
-    with Isolation(CPU).step(seed):
+    with Isolation(CPU).group(seed):
         found = trace(Assembly(subject.experiment), make_executor, device)
     compare_traces(expected, found, tolerance)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -213,7 +213,7 @@ def load_data(experiment: Experiment) -> FederatedData:
     parts = keys.partition.params, keys.evolution.params
     contents = [content_of(path) for part in parts for path in files_of(part).values()]
     key = images.sha256, keys.model_dump_json(by_alias=True), *scope, *contents
-    data = shared("data", key, lambda: _partition(experiment, images))
+    data = shared("data", key, partial(_partition, experiment, images))
     public: PublicData = experiment.data.public.build()
     other = public.read(data.images, keys, random)  # of another source, if one is named
     data = data if other is None else replace(data, public=other)
@@ -267,38 +267,31 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     else:
         check_words(names, "give them names with text.names={FOLDER: NAME, ...}")
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
-    choice = keys.encoder.build()
-    flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
-    insists = keys.names is not None
-    options = len(texts), flat_texts, insists
-    content = (choice.name, repr(choice), choice.identity(), *options)
+    choice, insists = keys.encoder.build(), keys.names is not None
+    content = choice.name, repr(choice), choice.identity(), (*map(tuple, texts),), insists
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
-    return shared(
-        "text",
-        (*content, *environment),
-        lambda: TextTower(choice, texts, device, insists=insists),
-        most=2,
-    )
+    make = partial(TextTower, choice, texts, device, insists=insists)
+    return shared("text", (content, environment), make)
 
 
 # --- what consecutive runs of one process share ---------------------------------------------------
 
+SHARED = 4
 _values = defaultdict[str, dict[Hashable, Any]](dict)  # least recently used first
 
 
-def shared(kind: str, key: Hashable, make: Callable[[], V], most: int = 16) -> V:
+def shared(kind: str, key: Hashable, make: Callable[[], V]) -> V:
     """Return the value of a key, which callers must not change; call `make` if it is missing.
 
     Args:
-        kind: the kind of value; `most` bounds the values of each kind.
+        kind: the kind of value; the last `SHARED` of each kind are kept.
         key: everything that determines the value.
         make: returns a new value; nothing is stored if it raises an error.
-        most: number of values of this kind that are kept.
     """
     values = _values[kind]
     value: V = values.pop(key) if key in values else make()
     values[key] = value
-    while len(values) > most:
+    while len(values) > SHARED:
         del values[next(iter(values))]
     return value
 

@@ -58,7 +58,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     if ray.is_initialized():
         return nodes()
     address = os.environ.get("RAY_ADDRESS") or "local"
-    options: dict[str, Any] = {"address": address}
+    options: dict[str, Any] = {"address": address, "logging_level": logging.ERROR}
     if address == "local":
         options |= {
             "num_cpus": num_cpus or allowed_cpus(),  # Ray does not see an affinity
@@ -87,18 +87,16 @@ def _start(options: Mapping[str, Any]) -> None:
     """
     if threading.current_thread() is threading.main_thread():
         with signals_deferred():
-            ray.init(**options, logging_level=logging.ERROR)
+            ray.init(**options)
         return
-    started: Future[None] = Future()
+    started: Future[Any] = Future()
 
     def stay() -> None:
         try:
-            ray.init(**options, logging_level=logging.ERROR)
+            started.set_result(ray.init(**options))
         except Exception as error:
             started.set_exception(error)
-        else:
-            started.set_result(None)
-            threading.Event().wait()
+        threading.Event().wait()
 
     threading.Thread(target=stay, daemon=True).start()
     started.result()
@@ -158,14 +156,11 @@ class Liveness:
             f"the head of Ray ({head}) has died": head,
             f"Ray on this machine has died ({lost})": f"{host}:{port}",
         }
-        self._checked = time.monotonic()
 
     def check(self) -> None:
-        """Raise a `RayDied` if Ray has died; look once in two seconds."""
-        if time.monotonic() - self._checked >= LOOK_SECONDS:
-            self._checked = time.monotonic()
-            if died := self.cause():
-                raise died
+        """Raise a `RayDied` if Ray has died."""
+        if died := self.cause():
+            raise died
 
     def cause(self) -> RayDied | None:
         """Return the error if Ray does not answer for some seconds."""

@@ -20,7 +20,7 @@ from fedray.runtime.privacy import check_privacy
 def check_compatible(experiment: Experiment) -> None:
     """Raise a UserError if the method does not support what the experiment's keys ask for."""
     method, keys = algorithms.get(experiment.algorithm.name), experiment.model
-    for refused in (_wrong_method, _wrong_models, _wrong_training):
+    for refused in (_wrong_method, _wrong_models):
         for sentence in refused(experiment, method):
             raise UserError(sentence)
     check_privacy(experiment, method)
@@ -45,6 +45,13 @@ def _wrong_method(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
             f"{method.name} needs public images, but data.public=none; set data.public=share or "
             "data.public=source"
         )
+    assumed = f"{method.name} treats an update as a sum of gradients"
+    if method.requires.sgd and not isinstance(e.optimizer.build(), SGD):
+        yield f"{assumed}, but optimizer={e.optimizer.name} scales them; set optimizer=sgd"
+    if method.requires.sgd and e.clip_grad_norm is not None:
+        yield (
+            f"{assumed}, but clip_grad_norm={e.clip_grad_norm:g} scales them; remove clip_grad_norm"
+        )
     if e.stacked == 1:
         return
     if reason := refusal(method):
@@ -67,17 +74,6 @@ def _wrong_models(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
         yield (
             f"data.augment={e.data.augment.name} transforms images but not their masks, the "
             f"labels of model.group={e.model.group}; set data.augment=none"
-        )
-
-
-def _wrong_training(e: Experiment, method: type[Algorithm]) -> Iterator[str]:
-    """Yield why the optimiser does not fit."""
-    assumed = f"{method.name} treats an update as a sum of gradients"
-    if method.requires.sgd and not isinstance(e.optimizer.build(), SGD):
-        yield f"{assumed}, but optimizer={e.optimizer.name} scales them; set optimizer=sgd"
-    if method.requires.sgd and e.clip_grad_norm is not None:
-        yield (
-            f"{assumed}, but clip_grad_norm={e.clip_grad_norm:g} scales them; remove clip_grad_norm"
         )
 
 

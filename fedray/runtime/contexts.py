@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,14 +14,14 @@ from torch import Tensor
 
 from fedray import core
 from fedray.base.counts import counted
-from fedray.base.errors import ClientError, Failure, NotFinite, UserError, one_line
+from fedray.base.errors import ClientError, Failure, NotFinite, UserError
 from fedray.base.flat import map_blocks, moved_trees
 from fedray.base.trees import StateTree, aligned, make_contiguous, moved_to, storage_of
 from fedray.core.client import Together
 from fedray.data import FederatedData
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
+from fedray.runtime.devices import out_of_memory
 from fedray.runtime.isolation import Isolation, ReadOnly
 from fedray.runtime.models import SampleMaker
 from fedray.storage.files import is_full
@@ -97,17 +96,16 @@ def apart(memory: Sequence[int], tensor: Tensor) -> Tensor:
 
 def check_numbers(client: core.Client) -> None:
     """Raise an error if a report or a training loss of a client is not a finite number."""
-    numbers: list[tuple[str, object]] = [("client.train_losses", x) for x in client.train_losses]
-    numbers += [(f"client.reports[{name!r}]", x) for name, x in client.reports.items()]
-    for what, value in numbers:
+    losses = [("client.train_losses", loss) for loss in client.train_losses]
+    reports = [(f"client.reports[{name!r}]", value) for name, value in client.reports.items()]
+    for what, value in losses + reports:
         if not (isinstance(value, int | float) and math.isfinite(value)):
             kind = NotFinite if isinstance(value, float) else ValueError
             raise kind(f"{what} is {value!r}, expected a finite number")
 
 
-SINGLE = "Expected more than 1 value per channel"
-"""What PyTorch says of a batch of one image that a batch normalisation trains on."""
-MORE = "or give each client two images: lower data.clients or raise data.samples"
+NOTHING: tuple[Any, Any, Sequence[ReadOnly]] = (None, None, ())
+"""No download, instead of the last one, what of it is on the device, and its guard."""
 REMEDY = "lower batch_size or workers, or choose a smaller model.group or model.clip"
 
 
@@ -130,8 +128,7 @@ class StepContexts:
         self._empty: dict[int, core.ClientState] = {}  # first states without tensors
         self._current: tuple[int, Any] = (-1, None)
         self._arrived: dict[int, StateTree] = {}  # a group's states and downloads
-        self._sent: tuple[Callable[[], object], core.Payload | None, Sequence[ReadOnly]]
-        self._forget()
+        self._sent = NOTHING
 
     # --- states and downloads --------------------------------------------------------------------
 
@@ -142,7 +139,7 @@ class StepContexts:
         shared.clients |= {m.client: self.client(m.client, round_, shared) for m in members}
         if self.device.type != "cpu":
             read = [part for m in members for part in (m.state, m.down) if part is not None]
-            trees = {id(part): vars(part) for part in read if part is not self._sent[0]()}
+            trees = {id(part): vars(part) for part in read if part is not self._sent[0]}
             moved = moved_trees([*trees.values()], self.device)
             self._arrived = dict(zip(trees, moved, strict=True))
         try:
@@ -153,9 +150,10 @@ class StepContexts:
     def step(self, name: str, context: core.Client, member: Member) -> Step:
         """Return a client's step, with state and download on the device."""
         _, before, down = member
-        if down is not None and self._sent[0]() is not down:
-            self._send(down)
-        received, guards = (None, ()) if down is None else self._sent[1:]
+        if down is not None and down is not self._sent[0]:  # many clients are sent the same
+            there = core.Payload(down.fields, dict(self._there(down)))
+            self._sent = down, there, (ReadOnly("its download", vars(there)),)
+        _, received, guards = NOTHING if down is None else self._sent
         state = before
         if state is None:
             known = self._empty
@@ -165,24 +163,16 @@ class StepContexts:
                 state = core.ClientState(**self._there(state))
             guards = (*guards, ReadOnly("the client's state", vars(state)))
         reply = Reply(reports=context.reports)
-        return Step(name, context, down, before, state, received or down, guards, reply)
+        return Step(name, context, down, before, state, received, guards, reply)
 
     def _there(self, part: core.ClientState | core.Payload) -> StateTree:
         """Return a state or the values of a download on the accelerator."""
         found = self._arrived.get(id(part))
         return found or moved_trees([vars(part)], self.device)[0]
 
-    def _send(self, down: core.Payload) -> None:
-        """Copy a download to the device once for all who are sent it, and guard it."""
-        there = None  # on the CPU, the download itself, which must not be kept alive
-        if self.device.type != "cpu":
-            there = core.Payload(down.fields, dict(self._there(down)))
-        guard = ReadOnly("its download", vars(there or down))
-        self._sent = weakref.ref(down, self._forget), there, (guard,)
-
-    def _forget(self, _: object = None) -> None:
-        """Forget the last download."""
-        self._sent = (lambda: None, None, ())
+    def forget_download(self) -> None:
+        """Free the last download."""
+        self._sent = NOTHING
 
     def _first(self, context: core.Client) -> core.ClientState:
         """Return the state of a client before its first step."""
@@ -197,15 +187,12 @@ class StepContexts:
     def blame(self, error: BaseException, step: str, round_: int, client: int) -> BaseException:
         """Return a failure as one of this client, unless it is the user's or the machine's."""
         self._skeletons.clear()  # the step may have changed the models
-        self._forget()  # and written into the download
+        self.forget_download()  # and written into it
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
         where = f"client {client}, round {round_}, step {step}"
-        if is_out_of_memory(error):
-            free_memory(self.device)
-            return out_of_memory(self.device, where, REMEDY)
-        if SINGLE in str(error):
-            return UserError(f"{where}: {one_line(error)}; set batch_size=2 or more, {MORE}")
+        if memory := out_of_memory(error, self.device, where, REMEDY):
+            return memory
         return ClientError(client, round_, step, Failure.of(error))
 
     # --- clients ---------------------------------------------------------------------------------
@@ -267,7 +254,7 @@ class StepContexts:
         """Returns images by their indices, for training; they may be augmented."""
         if self.assembly.setting.training.augment.is_identity:
             return self.samples
-        return self.assembly.models.samples(self.device, training=True)
+        return self.assembly.models.samples(self.device, augmented=True)
 
     @cached_property
     def _public(self) -> Any:

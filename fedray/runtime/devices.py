@@ -43,12 +43,11 @@ def pick_device(gpus: float) -> torch.device:
     return torch.device(kind)
 
 
-def device_of_this_process(gpus: float, role: str = "", key: str = "gpus") -> torch.device:
+def device_of_this_process(gpus: float, key: str = "gpus") -> torch.device:
     """Return the accelerator if `gpus` is above 0, else the CPU.
 
     Args:
         gpus: this process's share of the accelerators.
-        role: the process's role on a cluster, such as "worker 2"; "" for a run in one process.
         key: the key of the experiment that gives the share.
 
     Raises:
@@ -59,22 +58,13 @@ def device_of_this_process(gpus: float, role: str = "", key: str = "gpus") -> to
         return device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     raise UserError(
-        f"{key}={gpus:g}{f' for {role}' if role else ''}, but torch {torch.__version__} finds no "
+        f"{key}={gpus:g}, but torch {torch.__version__} finds no "
         f"accelerator on {platform.node()} (CUDA_VISIBLE_DEVICES is {visible}); install the "
         f"accelerator's driver and torch there, or set {key}=0"
     )
 
 
 _OUT_OF_MEMORY = re.compile(r"\bout of memory\b|can't allocate memory", re.IGNORECASE)
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if an error, or one of its causes, reports that torch is out of memory."""
-    while error is not None:
-        if isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def free_memory(device: torch.device) -> None:
@@ -86,10 +76,20 @@ def free_memory(device: torch.device) -> None:
             empty()
 
 
-def out_of_memory(device: torch.device, where: str, remedy: str) -> UserError:
-    """Return an error that says where memory ran out, and what to do."""
-    memory = "memory" if device.type == "cpu" else f"the memory of the {device.type} device"
-    return UserError(f"{where}: {memory} ran out; {remedy}")
+def out_of_memory(
+    error: BaseException | None, device: torch.device, where: str, remedy: str
+) -> UserError | None:
+    """Return an error that says where torch's memory ran out, and what to do, and free the rest.
+
+    None if neither the error nor one of its causes says so.
+    """
+    while error is not None:
+        if isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)):
+            free_memory(device)
+            memory = "memory" if device.type == "cpu" else f"the memory of the {device.type} device"
+            return UserError(f"{where}: {memory} ran out; {remedy}")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def peak_rss() -> int:

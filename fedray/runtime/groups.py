@@ -60,16 +60,9 @@ class GroupRunner(StepContexts):
                     steps.extend(stacked_steps(self, members, together.clients, tally))
                 else:
                     steps.extend(self._steps(name, members, together.clients, tally))
-            except Exception:
+            finally:  # after a failure, too: that of an earlier client comes first
                 self._read_losses(name, together)
-                self._passed(steps)  # an earlier client's loss or upload may be wrong, too
-                raise
-            self._read_losses(name, together)
-        self._passed(steps)
-        new = [step for step in steps if step.after is not None and step.after is not step.before]
-        trees = moved_trees([vars(step.after) for step in new], CPU)
-        for step, tree in zip(new, trees, strict=True):
-            step.after = core.ClientState(**tree)
+                self._passed(steps)
         if sums is not None:
             self._add(sums, steps)
         for step in steps:
@@ -119,6 +112,7 @@ class GroupRunner(StepContexts):
                     files.append(write(new))
                     new, size = {}, 0
             totals += [] if sums is None else [(sums.total, sum(map(len, block)))]
+        self.forget_download()
         return replies, files + ([write(new)] if new else []), totals
 
     def _steps(
@@ -153,21 +147,27 @@ class GroupRunner(StepContexts):
             raise self.blame(error, name, client.round, client.id) from None
 
     def _passed(self, steps: Sequence[Step]) -> None:
-        """Pass the uploads of a group through the gate, together if all are right."""
-        gate, sent = self.assembly.gate, [step for step in steps if step.reply.uplink is not None]
-        uploads = [step.reply.uplink for step in steps if step.reply.uplink is not None]
-        try:
-            passed = gate.up_together(uploads, sent)
-        except Exception:
-            for upload, step in zip(uploads, sent, strict=True):  # find out whose it is
+        """Bring what steps returned to the CPU, and pass the uploads through the gate."""
+        if self.device.type != "cpu":
+            self._bring_back(steps)
+        for step in steps:
+            if step.reply.uplink is not None:
                 try:
-                    gate.up(upload, step)
+                    passed = self.assembly.gate.up(step.reply.uplink, step)
                 except (Exception, SystemExit) as error:
                     client = step.client
                     raise self.blame(error, step.step, client.round, client.id) from None
-            raise
-        for step, (upload, size) in zip(sent, passed, strict=True):
-            step.reply.uplink, step.reply.traffic = upload, size
+                step.reply.uplink, step.reply.traffic = passed
+
+    def _bring_back(self, steps: Sequence[Step]) -> None:
+        """Copy uploads and next states from an accelerator, all at once."""
+        uploads = [step.reply.uplink for step in steps if step.reply.uplink is not None]
+        changed = [s for s in steps if s.after is not None and s.after is not s.before]
+        trees = moved_trees([*map(vars, uploads), *(vars(s.after) for s in changed)], CPU)
+        for upload, tree in zip(uploads, trees, strict=False):
+            vars(upload).update(tree)
+        for step, tree in zip(changed, trees[len(uploads) :], strict=True):
+            step.after = core.ClientState(**tree)
 
     def _add(self, sums: core.Sums, steps: Sequence[Step]) -> None:
         """Add a group's uploads to sums, and take them out of the replies."""
@@ -219,6 +219,7 @@ class GroupRunner(StepContexts):
         for _, same in groupby(zip(groups, firsts, strict=True), model):
             sharing, members = zip(*same, strict=True)
             parts += self._test(name, round_, sharing, members[0])
+        self.forget_download()
         return by_client(groups, parts)
 
     def _test(
@@ -229,7 +230,7 @@ class GroupRunner(StepContexts):
         try:
             context = self.client(first.client, round_)
             splits = splits_of(self.assembly.data.at(round_), groups, self.samples)
-            with self.isolation.step(self.seed(name, first.client)):
+            with self.isolation.group(self.seed(name, first.client)):
                 step = self.step(name, context, first)
                 counts = run_test(name, algorithm, context, step.state, step.received, splits)
                 step.check()

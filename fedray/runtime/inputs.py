@@ -22,8 +22,7 @@ def check_inputs(experiment: Experiment) -> None:
     Raises:
         UserError: with the commands that get what is missing.
     """
-    missing = missing_inputs(experiment)
-    if missing:
+    if missing := missing_inputs(experiment):
         raise UserError("; ".join(missing))
 
 
@@ -37,8 +36,6 @@ def _missing_data(keys: DataConfig) -> list[str]:
     if keys.download:
         return []
     root = Path(keys.root) if keys.root else None
-    if root is not None and not root.is_dir() and (hint := source.get_hint(root)):
-        return [f"data.root={root} is not on this machine{hint}"]
     try:
         found = source.find_root(root, download=False)
         if keys.split not in (None, LISTS):  # a source names what is worse than missing lists

@@ -63,21 +63,19 @@ class OwnFlags:
     """
 
     def __init__(self) -> None:
-        self._own = self._others = read_flags()
-        self._is_set = True
+        self._own = read_flags()
 
-    def leave(self) -> None:
-        """Remember the run's flags, and set those of the process."""
-        if self._is_set:
-            self._own, self._is_set = read_flags(), False
-            set_flags(self._others)
+    @contextmanager
+    def set(self) -> Iterator[None]:
+        """Set the run's flags in the block; remember them, and restore those of the process."""
+        others = read_flags()
+        set_flags(self._own)
+        try:
+            yield
+        finally:
+            self._own = read_flags()
+            set_flags(others)
             stop_counting()
-
-    def enter(self) -> None:
-        """Remember the flags of the process, and set the run's."""
-        if not self._is_set:
-            self._others, self._is_set = read_flags(), True
-            set_flags(self._own)
 
 
 class Isolation:
@@ -89,11 +87,13 @@ class Isolation:
         self._flags = read_flags()
 
     @contextmanager
-    def group(self) -> Iterator[None]:
-        """Restore flags and global generators at the end of several steps."""
+    def group(self, seed: int | None = None) -> Iterator[None]:
+        """Restore flags and global generators at the end; seed those of a single step."""
         python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         before = torch_states(self._device)
         try:
+            if seed is not None:
+                self.seed(seed)
             yield
         finally:
             torch.set_rng_state(before[0])
@@ -110,13 +110,6 @@ class Isolation:
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` seeds every device
         if self._module is not None:
             self._module.manual_seed(seed)
-
-    @contextmanager
-    def step(self, seed: int) -> Iterator[None]:
-        """Seed the global generators; restore them and the flags on exit."""
-        with self.group():
-            self.seed(seed)
-            yield
 
 
 class ReadOnly:

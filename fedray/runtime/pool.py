@@ -83,7 +83,7 @@ class WorkerPool:
                     group, len(group.bundle_specs) - experiment.workers + number
                 )
             start = ray.remote(actor).options(**place, **restarts(experiment)).remote
-            self.workers.append(start(experiment.threads, share[1], number))
+            self.workers.append(start(experiment.threads, share[1]))
         self.begin(experiment)
 
     def begin(self, experiment: Experiment) -> None:

@@ -13,14 +13,6 @@ from fedray.evaluation.accountant import Accountant
 from fedray.federation import Plan
 from fedray.storage.run import Round, Run
 
-ALWAYS_EXEMPT = (
-    "metrics, among them the accuracies on the clients' own test images",
-    "train_loss, and what clients report (client/...)",
-    "who takes part or drops out, and the duration and bytes of each step",
-    "the partition in run.json and the checkpoints, which stay with the experimenter",
-)
-"""Information about clients in every result that the noise does not cover."""
-
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
     """Check that the method and the scenario support the guarantee of `privacy`."""
@@ -74,18 +66,13 @@ def privacy_lines(done: Run) -> list[str]:
     keys = done.info.config["privacy"]
     if keys["mode"] == "none":
         return []
-    noise = (
-        "of seed: who knows it can remove the noise; epsilon is that of a deployment whose noise "
-        "is secret"
-        if keys["noise_multiplier"]
-        else "none: updates are only clipped, which gives no protection and no epsilon"
-    )
+    noise = "none: updates are only clipped, which gives no protection and no epsilon"
+    if keys["noise_multiplier"]:
+        noise = "of seed: epsilon is that of a deployment whose noise is secret"
     lines = [f"privacy: {keys['mode']}, noise {noise}"]
     last = done.rounds[-1].metrics if done.rounds else {}
     if "epsilon" in last:
-        if_known, total = last["epsilon_known_participants"], last["epsilon"]
-        remark = f" ({if_known:.3g} if it is known who took part)" if if_known > total else ""
-        lines.append(f"epsilon: {total:.3g} at delta {keys['delta']:g}{remark}")
+        lines.append(f"epsilon: {last['epsilon']:.3g} at delta {keys['delta']:g}")
     fields = exempt_fields(algorithms.get(done.info.algorithm).uploads)
-    exempt = *(f"{place} ({kind})" for place, kind in fields), *ALWAYS_EXEMPT
-    return [*lines, f"not covered: {'; '.join(exempt)}"]
+    exempt = ", ".join(f"{place} ({kind})" for place, kind in fields) or "no field of an upload"
+    return [*lines, f"not covered: {exempt}; and what docs/privacy.md lists for every run"]

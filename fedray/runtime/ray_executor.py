@@ -117,13 +117,9 @@ class RayExecutor(SerialExecutor):
         if e.gpus or self._assembly.algorithm.requires.prompts:
             return False
         data = self._assembly.data.at(round_)
-        shared = sum(len(one.index) for one in data.eval_sets.values())
-        seconds = sum(
-            (shared + sum(len(data.test[client]) for client in group))
-            * self._rate[self._architectures[group[0]]]
-            for group in groups
-        )
-        return seconds / (3 * max(1, e.local_epochs)) < CALL
+        images = len(groups) * sum(len(one.index) for one in data.eval_sets.values())
+        images += sum(len(data.test[client]) for client in chain(*groups))
+        return images * max(self._rate.values()) / (3 * max(1, e.local_epochs)) < CALL
 
     def _blocks(self, task: Task, name: str, round_: int, down: Downlinks) -> list[list[Groups]]:
         """Return the blocks of each worker, which are groups of clients."""
@@ -212,14 +208,13 @@ class Share(NamedTuple):
 
     def inputs(self) -> Iterator[Member]:
         """Yield each client with its state and its download; what clients share is read once."""
-        references = {down for _, _, down in self.members if isinstance(down, ray.ObjectRef)}
-        downloads = {reference: ray.get(reference) for reference in references}
+        large = {down for *_, down in self.members if isinstance(down, ray.ObjectRef)}
+        downloads = {reference: ray.get(reference) for reference in large}
         names = {name for _, name, _ in self.members if name is not None}
         files = {name: StateFile(Path(self.folder) / name) for name in names}
         for client, name, down in self.members:
             state = None if name is None else ClientState(**files[name].read(client))
-            is_large = isinstance(down, ray.ObjectRef)
-            yield Member(client, state, downloads[down] if is_large else down)
+            yield Member(client, state, downloads.get(down, down))
 
     def write(self, trees: Mapping[int, StateTree]) -> Written:
         """Write the next states of clients."""
@@ -232,11 +227,10 @@ class Worker:
     Args:
         threads: torch's threads.
         gpus: the worker's share of the accelerators of its node.
-        number: its number in the pool, for messages.
     """
 
-    def __init__(self, threads: int, gpus: float, number: int = 0) -> None:
-        self._name, self._gpus = f"worker {number}", gpus
+    def __init__(self, threads: int, gpus: float) -> None:
+        self._gpus = gpus
         register_tensors()
         torch.set_num_threads(threads)
         keep_freed_memory()
@@ -250,7 +244,7 @@ class Worker:
             UserError: if torch does not find the accelerator of which the worker has a share, or
                 the data is missing.
         """
-        device_of_this_process(self._gpus, self._name)
+        device_of_this_process(self._gpus)
         assembly = self._runner(experiment).assembly
         _ = assembly.data, assembly.algorithm, assembly.models
 

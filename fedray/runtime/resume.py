@@ -14,7 +14,7 @@ from typing import Any
 
 from fedray.base.errors import UserError
 from fedray.base.trees import Snapshot
-from fedray.config import Experiment, content_of, files_of, load_experiment
+from fedray.config import Experiment, content_of, files_of, flatten, load_experiment
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.runtime.assembly import Assembly
@@ -73,14 +73,7 @@ def check_same(folder: RunFolder, experiment: Experiment, assembly: Assembly | N
         was = load_experiment(folder.experiment()).reproducibility_key()
         now = experiment.reproducibility_key()
     if was == now and assembly is not None:
-        names = "data_sha256", "files_sha256", "identity", "partition_sha256"
-        was, now = (
-            {
-                "code": info.config.get("versions", {}),
-                **{name: getattr(info, name) for name in names},
-            }
-            for info in (head, run_info(assembly))
-        )
+        was, now = _facts(head), _facts(run_info(assembly))
     if changed := _first_difference(was, now):
         path = shlex.quote(str(folder.path))
         raise UserError(
@@ -128,13 +121,10 @@ def check_nothing_lost(folder: RunFolder) -> None:
     )
 
 
-def _first_difference(before: Any, after: Any, place: str = "") -> str:
-    """Return the first key whose values differ, and both; "" if none does."""
-    if before == after:
-        return ""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after}, key=lambda key: (key != "name", key)):
-            if before.get(key) != after.get(key):
-                inner = f"{place}.{key}" if place else str(key)
-                return _first_difference(before.get(key), after.get(key), inner)
-    return f"{place} was {before!r}, now {after!r}"
+def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the first dotted key whose values differ, and both; "" if none does."""
+    was, now = flatten(before), flatten(after)
+    for key in sorted({*was, *now}, key=lambda key: (not key.endswith(".name"), key)):
+        if was.get(key) != now.get(key):
+            return f"{key} was {was.get(key)!r}, now {now.get(key)!r}"
+    return ""

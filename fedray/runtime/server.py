@@ -88,7 +88,6 @@ def run_on_ray(
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
         while True:
-            liveness.check()  # actors may live a while without the Ray of their node
             ref = server.round_after.remote(-1 if last is None else last)
             done: Round | None = answer(ref, experiment, "the server", liveness.check)
             if done is None:

@@ -22,8 +22,6 @@ from fedray.federation import Executor, Federation
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     device_of_this_process,
-    free_memory,
-    is_out_of_memory,
     out_of_memory,
     peak_device_memory,
     peak_rss,
@@ -69,22 +67,17 @@ class Session:
         self._keep, self._keeps_last = experiment.keep.models or keeps, keeps != "none"
         self._folder, self._states = RunFolder(out), StateStore(RunFolder(out).states)
         self._began = time.time() if began is None else began
-        self._flags = OwnFlags()
-        self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
-        self._claim = ExitStack()
-        self._claim.enter_context(claimed(out))
-        try:
+        self._flags, gpus = OwnFlags(), experiment.server_gpus
+        with self._flags.set(), ExitStack() as claim:
+            self._device = device_of_this_process(gpus, "server_gpus")
+            claim.enter_context(claimed(out))
             with keep_tracebacks(self._folder, self._device):
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
                 if self._folder.has_run:
                     check_same(self._folder, experiment, self._assembly)
                 self._executor = make_executor(self._assembly)
-        except BaseException:
-            self._claim.close()
-            raise
-        finally:
-            self._flags.leave()
+            self._claim = claim.pop_all()
 
     def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.
@@ -102,11 +95,8 @@ class Session:
         rounds = self._run()
         try:
             while True:
-                self._flags.enter()
-                try:
+                with self._flags.set():
                     done = next(rounds, None)
-                finally:
-                    self._flags.leave()
                 if done is None:
                     return
                 yield done
@@ -221,10 +211,9 @@ def keep_tracebacks(folder: RunFolder, device: torch.device) -> Iterator[None]:
     except (UserError, RunFailed):
         raise
     except (Exception, SystemExit) as error:  # a plug-in may call sys.exit()
-        if is_out_of_memory(error):
-            free_memory(device)
-            step = f", round {error.round}" if isinstance(error, ServerError) else ""
-            raise out_of_memory(device, f"the server{step}", REMEDY) from error
+        step = f", round {error.round}" if isinstance(error, ServerError) else ""
+        if memory := out_of_memory(error, device, f"the server{step}", REMEDY):
+            raise memory from error
         if isinstance(error, ClientError | ServerError):
             text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
             raise error.kept(folder.keep_error(text)) from error

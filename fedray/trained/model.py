@@ -267,7 +267,7 @@ class TrainedModels:
         tree, download = self._kept.find(client), self._kept.download(client)
         down = None if download is None else join_payload(*download, algorithm.downloads)
         seed = self.assembly.streams.entropy("layers/evaluate", round_=0, client=client)
-        with Isolation(self.device).step(seed):  # as in the run's test
+        with Isolation(self.device).group(seed):  # as in the run's test
             state = algorithm.init_client(context) if tree is None else ClientState(**tree)
             return algorithm.begin(context, state, down)
 

@@ -102,7 +102,7 @@ def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
     for entry in filled.values():
         entry["Fine-grained Descriptions"] = ["petals", "a stem", "in a meadow"]
     texts.write_text(json.dumps(filled))
-    assert load_descriptions(str(texts), tuple(COLOURS)).classes["rose"].label == "rose"
+    assert load_descriptions(str(texts), tuple(COLOURS))["rose"].label == "rose"
     refused_command(["data", str(flowers), "data.clients=3", *words], capsys, "flowers.json")
 
 

@@ -144,14 +144,14 @@ def test_a_step_inside_a_step_leaves_its_draws_alone(depth):
 
     def nested(left: int) -> None:
         if left:
-            with isolation.step(left):
+            with isolation.group(left):
                 draw()
                 nested(left - 1)
                 draw()
 
-    with isolation.step(7):
+    with isolation.group(7):
         expected = [draw(), draw()]
-    with isolation.step(7):
+    with isolation.group(7):
         first = draw()
         nested(depth)
         assert [first, draw()] == expected
@@ -165,7 +165,7 @@ def test_float32_on_a_gpu_is_float32_in_every_step(monkeypatch):
         assert pick_device(1) == torch.device("cuda")
         assert not torch.backends.cudnn.allow_tf32
         assert not torch.backends.cuda.matmul.allow_tf32
-        with Isolation(torch.device("cpu")).step(0):
+        with Isolation(torch.device("cpu")).group(0):
             torch.backends.cudnn.allow_tf32 = True
         assert not torch.backends.cudnn.allow_tf32
     finally:

@@ -536,7 +536,7 @@ class Loop:
         train = torch.from_numpy(self.split(round_).train[client])
         x, y = (self.x[train], self.y[train]) if images is None else images
         views = self.draws.torch("augment", round_, client) if images is None else None
-        lr = changes.get("lr", self.lr(round_))
+        lr = changes["lr"] if "lr" in changes else self.lr(round_)
         size = changes.get("size", keys["batch_size"])
         clip = changes.get("clip", keys["clip_grad_norm"])
         random = self.draws.torch(order, round_, client)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.runtime.assembly import forget_shared, shared
+from fedray.runtime.assembly import SHARED, forget_shared, shared
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def test_a_value_is_made_once():
 
 
 def test_the_least_recently_used_of_a_kind_goes_first():
-    first, second = (shared("data", key, object, most=2) for key in "ab")
-    other = shared("text", "a", object, most=1)
-    assert shared("data", "a", object, most=2) is first  # used again: b is older now
-    shared("data", "c", object, most=2)
-    assert shared("data", "a", object, most=2) is first
-    assert shared("data", "b", object, most=2) is not second
-    assert shared("text", "a", object, most=1) is other
+    made = {key: shared("data", key, object) for key in range(SHARED)}
+    other = shared("text", 0, object)
+    assert shared("data", 0, object) is made[0]  # used again: 1 is older now
+    shared("data", "new", object)
+    assert shared("data", 0, object) is made[0]
+    assert shared("data", 1, object) is not made[1]
+    assert shared("text", 0, object) is other
 
 
 def test_an_error_leaves_nothing():

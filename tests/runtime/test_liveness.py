@@ -64,13 +64,6 @@ def test_a_head_that_answers_again_has_not_died(ports, monkeypatch):
     assert alive.cause() is None
 
 
-@pytest.mark.slow
-def test_ray_is_not_asked_without_pause(ports, monkeypatch):
-    alive = Liveness()
-    monkeypatch.setattr(Liveness, "cause", lambda self: pytest.fail("checked"))
-    alive.check()
-
-
 def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int, str]:
     """Kill a process of a command's Ray once a line begins with `sign`; return code and errors."""
     process = subprocess.Popen(

@@ -78,9 +78,10 @@ class Source(Entry, ABC):
             UserError: if the folder does not exist.
         """
         if root is None or not root.is_dir():
+            hint = self.get_hint(root) if root else ""
             raise UserError(
                 f"data.source={self.name}: data.root={root} is not a folder; set data.root to the "
-                "folder of the data"
+                f"folder of the data{hint}"
             )
         return root
 
