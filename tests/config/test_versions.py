@@ -116,7 +116,7 @@ def test_a_run_of_other_code_is_not_resumed(tmp_path, monkeypatch):
     rounds.close()
     with monkeypatch.context() as raised:
         raise_version(raised, "architecture", "mlp")
-        refused(lambda: session(tmp_path), "code.architecture", "'mlp'")
+        refused(lambda: session(tmp_path), str(tmp_path), "code")
     assert [done.round for done in session(tmp_path).rounds()] == [1, 2]
 
 
