@@ -255,12 +255,6 @@ def test_a_mapping_with_a_mistake_leaves_no_folder(kind, mistake, tmp_path, monk
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
 
 
-def test_a_result_is_read_from_the_name_of_its_folder(small, tmp_path):
-    done = small.train(tmp_path / "run", executor="serial")
-    for folder in (str(tmp_path / "run"), tmp_path / "run"):
-        assert fedray.Result(folder).metrics == done.metrics
-
-
 @pytest.mark.ray
 @pytest.mark.long  # tests/plugins/test_plugins_on_ray.py has the short form
 def test_on_ray_the_numbers_and_the_models_are_the_same(small, tmp_path):
