@@ -15,7 +15,7 @@ from fedray.results.record import DATA, TableRecord
 from fedray.studies.file import Kind
 from fedray.studies.flow import Outcome, Request, carry_out
 from fedray.studies.study import Study
-from fedray.studies.trials import SweepOutcome, sweep_outcome
+from fedray.studies.trials import SweepOutcome
 
 if TYPE_CHECKING:
     import pandas
@@ -121,24 +121,21 @@ class SweepResult:
 
     @cached_property
     def _outcome(self) -> SweepOutcome:
-        return sweep_outcome(Study.read(self.folder))
+        return SweepOutcome(Study.read(self.folder))
 
     @property
-    def best(self) -> pandas.Series | None:
-        """Return the row of `to_pandas` of the best trial; None if no images select it."""
+    def best(self) -> Mapping[str, Any] | None:
+        """Return the best configuration: the values of the swept keys; None without a result."""
         best = self._outcome.best
-        return None if best is None else self.to_pandas().loc[best]
-
-    @property
-    def runs(self) -> pandas.DataFrame:
-        """Return one row per run: trial, swept keys, seed, folder, status and results."""
-        return self._outcome.runs.infer_objects()
+        return None if best is None else self._outcome.configs[best]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per trial: the swept keys and the results."""
-        result = self._outcome
-        columns = [*result.keys, "status", "objective", "std", *result.plan.metrics, "seconds"]
-        return result.trials[columns].infer_objects()
+        """Return one row per configuration, seed and metric; shares are in percent.
+
+        The columns are those of a table, with the number of the configuration as `row`, followed by
+        the swept keys.
+        """
+        return self._outcome.numbers.frame
 
 
 class Table(_Study):

@@ -9,7 +9,7 @@ import click
 
 from fedray.command import PATH, Command
 from fedray.results.analyses.harness import default_folder
-from fedray.results.blocks import Report
+from fedray.results.comparisons import Report
 from fedray.results.frame import (
     NO_BEST,
     At,

@@ -4,7 +4,7 @@
     numbers.py   the one frame of numbers (row, column, seed, metric, value, ...)
     paired.py    intervals, paired tests, their correction
     frame.py     runs on disk: groups over seeds, labels, filters
-    blocks.py    groups that may be compared, and their caveats
+    comparisons.py groups that are reported together: differences, caveats
     claims.py    inequalities between cells of a table
     design.py    what a table compares, and how
     record.py    the record of a table (table.json): design, runs, cells, verdicts

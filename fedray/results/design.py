@@ -14,6 +14,7 @@ from fedray.config import FileName, Frozen, Tree, is_key, override
 from fedray.results.claims import ALL, MEAN, Claim, ClaimEntry, parse_claims
 from fedray.results.paired import PairedTest, Side
 from fedray.results.printed_numbers import PaperNumber, first_number
+from fedray.storage.metric import Select
 
 MOST_SEEDS = 1_000
 MOST_CONFIGURATIONS = 100_000
@@ -24,7 +25,6 @@ OTHERS = "*"
 Config = dict[str, Any]
 """The values of the searched keys."""
 Search = Literal["grid", "random", "optuna"]
-Select = Literal["validation", "test", "nothing"]
 
 
 def check_keys(tree: Any) -> Tree:
@@ -79,8 +79,8 @@ class Reporting(Frozen):
 
     select: Select | None = None
     """The images on which configurations and rounds are chosen. `test` is common in papers and
-    marks every number; `nothing`: the sweep is a figure without a best configuration. None:
-    validation images; in a sweep and at scale printed, the experiment's report.select."""
+    marks every number. None: validation images; in a sweep and at scale printed, the experiment's
+    report.select."""
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
     """Seeds of the reported runs, which differ."""
     rounds: int | None = Field(None, ge=1, le=100_000)
@@ -163,8 +163,6 @@ class RowPlan(Frozen):
     algorithm: Any = None
     """The method, with or without hyper-parameters; None: the algorithm of the row's name, or else
     the experiment's algorithm."""
-    experiment: str | None = None
-    """The row's experiment; None: the table's."""
     set: Keys = Field(default_factory=dict)
     """Keys of the row's experiment."""
     space: Tree = Field(default_factory=dict)
@@ -212,8 +210,8 @@ class Design(Frozen):
     experiment: str
     """A shipped experiment or a YAML file that rows and columns change. A table's default is
     fedavg_digits."""
-    bases: dict[str, Tree] = Field(default_factory=dict)
-    """The experiments that rows are based on, as trees."""
+    base: Tree = Field(default_factory=dict)
+    """The experiment as a tree."""
     set: Keys = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     given: Keys = Field(default_factory=dict)
@@ -281,7 +279,7 @@ class Design(Frozen):
         if column:
             return name
         pairs = [*self.set.items(), *self.given.items()]
-        data = override(self.bases[self.experiment], pairs).get("data", {})
+        data = override(self.base, pairs).get("data", {})
         source = data.get("source", "digits")
         return title_of(source["name"] if isinstance(source, Mapping) else source, data.get("root"))
 

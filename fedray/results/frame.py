@@ -15,8 +15,8 @@ from typing import Any, Literal
 from fedray.base.errors import UserError, nearest
 from fedray.config import EXECUTION_KEYS, flatten, parse_yaml
 from fedray.results.labels import short_names, show_value, text_of
-from fedray.results.numbers import COLUMNS, Numbers, scale_of
-from fedray.results.paired import Interval, t_interval
+from fedray.results.numbers import Numbers, scale_of
+from fedray.results.paired import Interval, Side, t_interval
 from fedray.storage.metric import BEST, HEADLINE, Metric, Select, chosen_by
 from fedray.storage.run import Run, data_name
 from fedray.storage.run_folder import RunFolder, find_run_folders
@@ -107,9 +107,9 @@ class RunGroup:
         return self.runs[0].method
 
     @property
-    def seeds(self) -> list[int]:
-        """The runs' seeds."""
-        return [run.seed for run in self.runs]
+    def side(self) -> Side:
+        """The group in the frame of numbers."""
+        return Side(self.row, self.column)
 
     @property
     def select(self) -> Select:
@@ -121,19 +121,6 @@ class RunGroup:
         values = {run.seed: run.run.value(metric.name, at, self.chooser) for run in self.runs}
         unit = scale_of(metric)
         return {seed: unit * value for seed, value in values.items() if value is not None}
-
-    def interval(self, metric: Metric, at: At) -> Interval | None:
-        """Return the metric in the chosen or last round over seeds; None if no run has it."""
-        values = list(self.by_seed(metric, at).values())
-        return t_interval(values) if values else None
-
-    def ranking_value(self, metric: Metric, at: At) -> float | None:
-        """Return the mean of the metric that ranks the group; None if no metric may choose."""
-        run = self.runs[0].run
-        measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
-        name = chosen_by(metric, measured, self.select)
-        values = [] if name is None else list(self.by_seed(run.info.metric(name), at).values())
-        return statistics.fmean(values) if values else None
 
     def per_round(self, direction: TrafficDirection) -> float:
         """Return the mean bytes per communication round over seeds."""
@@ -329,25 +316,26 @@ def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunG
     sign = 1 if metric.direction == "min" else -1
 
     def rank(member: RunGroup) -> tuple[bool, bool, float]:
-        chooser, values = member.ranking_value(metric, at), member.by_seed(metric, at)
-        value = chooser if chooser is not None else statistics.fmean(values.values() or [0.0])
-        return not values, chooser is None, sign * value
+        run, values = member.runs[0].run, member.by_seed(metric, at)
+        measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(metric, measured, member.select)
+        chosen = {} if name is None else member.by_seed(run.info.metric(name), at)
+        mean = statistics.fmean((chosen or values).values() or [0.0])
+        return not values, not chosen, sign * mean
 
     return sorted(groups, key=rank)
 
 
 def frame_of_groups(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: At) -> Numbers:
     """Return the runs of groups as one frame: `RunGroup` has row and column."""
-    import pandas
-
-    rows = []
+    lines: list[list[Any]] = []
     for metric, member in product(metrics, groups):
         values = member.by_seed(metric, at)
         for loaded in member.runs:
             run = loaded.run
             last = max(run.curve(metric.name), default=None)
             chosen = run.best_round(member.chooser) if at == "best" else last
-            rows.append(
+            lines.append(
                 [
                     member.row,
                     member.column,
@@ -361,5 +349,4 @@ def frame_of_groups(groups: Sequence[RunGroup], metrics: Sequence[Metric], at: A
                     str(loaded.folder),
                 ]
             )
-    frame = pandas.DataFrame(rows, columns=list(COLUMNS))
-    return Numbers(frame, list(dict.fromkeys(member.column for member in groups)))
+    return Numbers.of(lines, [member.column for member in groups])

@@ -6,12 +6,12 @@ metric of a run is read in the one round that was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, harmonic_mean
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedray.results.paired import Comparison, Interval, PairedTest, Side, compare, t_interval
 from fedray.storage.metric import HEADLINE, Metric
@@ -50,7 +50,8 @@ class Numbers:
     """The numbers of rows and columns over seeds.
 
     Attributes:
-        frame: a line for each run and metric, see `COLUMNS`; a missing value is NaN.
+        frame: a line for each run and metric, see `COLUMNS`. `status` is "finished", or of a value
+            that is missing (NaN) the reason.
         columns: the columns, whose mean is that of a row.
         test: the test of differences.
     """
@@ -58,6 +59,20 @@ class Numbers:
     frame: pandas.DataFrame
     columns: Sequence[str]
     test: PairedTest = PairedTest()
+
+    @classmethod
+    def of(
+        cls,
+        lines: Iterable[Sequence[Any]],
+        columns: Iterable[str],
+        test: PairedTest | None = None,
+        further: Iterable[str] = (),
+    ) -> Numbers:
+        """Return the numbers of a frame's lines, which may have `further` columns at their end."""
+        import pandas
+
+        frame = pandas.DataFrame(list(lines), columns=[*COLUMNS, *further])
+        return cls(frame, list(dict.fromkeys(columns)), test or PairedTest())
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str, str], dict[int, float]]:

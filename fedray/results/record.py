@@ -9,35 +9,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from fedray.base.errors import UserError, shown
 from fedray.config import Frozen, Tree, validate
 from fedray.results.claims import Claim
-from fedray.results.design import Config, Design, Place, seeds_text
-from fedray.results.numbers import COLUMNS, Numbers, scale_of
+from fedray.results.design import Config, Design, Place
+from fedray.results.numbers import Numbers, scale_of
 from fedray.results.paired import Comparison, Side, Verdict, holm, verdict_of
 from fedray.storage.files import read_json
 from fedray.storage.metric import Metric
 from fedray.storage.run import Work
 
 DATA = "table.json"
-FORMAT = 7
+FORMAT = 8
 """Version of table.json; a number stands once, and verdicts are computed."""
 DIVERGED = "it diverged"
 """First words of the reason of a run with a number that was not finite. Only such failures count
 against a configuration."""
 
 
-End = Literal["lowest", "highest"]
 Reading = Literal[
     "explains it away",
     "explains most of it",
@@ -85,6 +83,29 @@ class Measured(Frozen):
         return -self.choice if self.less_is_better else self.choice
 
 
+def frame_lines(
+    where: tuple[str, str, int],
+    end: Measured | str,
+    metrics: Mapping[Metric, str],
+    folder: str,
+    status: str = "finished",
+) -> Iterator[list[Any]]:
+    """Yield the lines of a run in the frame of numbers, one for each metric.
+
+    Args:
+        where: row, column and seed.
+        end: the result, or why there is none.
+        metrics: the metrics that are shown, each with its name in the run.
+        folder: the run's folder.
+        status: what the frame says of a run with a result.
+    """
+    for metric, own in metrics.items():
+        found: list[float] = [math.nan] * 4
+        if isinstance(end, Measured) and own in end.values:
+            found = [scale_of(metric) * end.values[own], end.round, end.seconds, end.bytes]
+        yield [*where, metric.name, *found, end if isinstance(end, str) else status, folder]
+
+
 class FailedRun(Frozen):
     """A run without a result."""
 
@@ -99,32 +120,6 @@ class FailedRun(Frozen):
         return self.reason.startswith(DIVERGED)
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A choice at the end of the values tried on an axis.
-
-    Attributes:
-        key: the axis.
-        value: the chosen value.
-        end: the end at which it lies.
-        seeds: the seeds whose choice it is; empty: all.
-    """
-
-    key: str
-    value: float
-    end: End
-    seeds: Sequence[int] = ()
-
-    def __str__(self) -> str:
-        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
-        return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
-
-    @property
-    def name(self) -> str:
-        """The last part of the key: "lr"."""
-        return self.key.rpartition(".")[2]
-
-
 class Attempt(Frozen):
     """A configuration and the runs of the seeds that tried it."""
 
@@ -132,8 +127,6 @@ class Attempt(Frozen):
     """Values of the searched keys."""
     runs: dict[int, str]
     """Names of the runs by seed."""
-    added: bool = False
-    """True if a grid was extended by this configuration."""
 
 
 class CellRecord(Frozen):
@@ -151,8 +144,6 @@ class CellRecord(Frozen):
     """Names of the reported runs by seed."""
     tried: list[Attempt] = Field(default_factory=list)
     """The tuning runs; empty if another cell tunes."""
-    edges: list[Edge] = Field(default_factory=list)
-    """Edges of the space at which the choices lie."""
 
     @property
     def place(self) -> Place:
@@ -301,25 +292,14 @@ class TableRecord(Frozen):
     @cached_property
     def numbers(self) -> Numbers:
         """The reported runs of all cells as one frame; `folder` is a run's name in the record."""
-        import pandas
-
-        rows = []
+        lines: list[list[Any]] = []
         for cell in self.cells:
-            measures, runs, reasons = (
-                self.plan.measures(cell.row), self.reported(cell), self.reasons(cell)
-            )  # fmt: skip
-            for seed, (metric, own) in product(cell.reported, measures.items()):
-                line = [cell.row, cell.column, seed, metric]
-                if seed in runs:
-                    run, unit = runs[seed], scale_of(self.metric(metric))
-                    line += [unit * run.values[own], run.round, run.seconds, run.bytes, "finished"]
-                elif seed in reasons:
-                    line += [math.nan, math.nan, math.nan, math.nan, reasons[seed]]
-                else:
-                    continue
-                rows.append([*line, cell.reported[seed]])
-        frame = pandas.DataFrame(rows, columns=list(COLUMNS))
-        return Numbers(frame, list(self.plan.columns), self.plan.paired_test)
+            names = {self.metric(m): own for m, own in self.plan.measures(cell.row).items()}
+            ends: dict[int, Measured | str] = {**self.reasons(cell), **self.reported(cell)}
+            for seed, end in ends.items():
+                where = cell.row, cell.column, seed
+                lines += frame_lines(where, end, names, cell.reported[seed])
+        return Numbers.of(lines, self.plan.columns, self.plan.paired_test)
 
     @property
     def has_numbers(self) -> bool:

@@ -14,7 +14,7 @@ from fedray.results.pages.table import tried_text
 from fedray.results.record import CellRecord, Measured, TableRecord
 from fedray.storage.environment import NUMERIC
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Axis, parse_space
+from fedray.studies.space import Axis, beyond, parse_space
 
 MORE = 1.5
 """A caveat names unequal work if the largest count is above this multiple of the smallest."""
@@ -39,7 +39,7 @@ def table_caveats(
         *_choice(plan, record),
         *_rows(plan),
         *(note for column, cells in columns.items() for note in _effort(plan, column, cells)),
-        *_edges(record),
+        *_edges(plan, record),
         *_failures(record),
         *(note for column, cells in columns.items() for note in _data(record, column, cells)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
@@ -73,7 +73,7 @@ def _rows(plan: StudyPlan) -> Iterator[str]:
 def _effort(plan: StudyPlan, column: str, cells: Sequence[CellRecord]) -> Iterator[str]:
     """Yield a note if rows of a column tried different numbers of configurations."""
     tried = {
-        cell.row: tried_text(cell).partition(",")[0]
+        cell.row: tried_text(cell)
         for cell in cells
         if cell.chosen is not None and plan.leader(cell.place) == cell.place
     }
@@ -85,12 +85,17 @@ def _effort(plan: StudyPlan, column: str, cells: Sequence[CellRecord]) -> Iterat
         )
 
 
-def _edges(record: TableRecord) -> Iterator[str]:
-    """Yield choices at an edge of the space; a shared choice is noted only at its leader."""
+def _edges(plan: StudyPlan, record: TableRecord) -> Iterator[str]:
+    """Yield choices at the end of a grid, with their seeds, where they were made."""
     for cell in record.cells:
-        leader = record.plan.leader(cell.place)
-        if leader == cell.place or record.cell(leader).chosen != cell.chosen:
-            yield from (f"{cell.place}: the choice {edge}" for edge in cell.edges)
+        edges: dict[str, list[int]] = defaultdict(list)
+        for seed, choice in cell.choices.items():
+            tried = [attempt.config for attempt in cell.tried if seed in attempt.runs]
+            for edge, _ in beyond(plan.axes_of(cell.row), tried, choice):
+                edges[edge].append(seed)
+        for edge, seeds in edges.items():
+            of = "" if len(seeds) == len(cell.choices) else f" ({seeds_text(seeds)})"
+            yield f"{cell.place}: the choice {edge}{of}"
 
 
 def _failures(record: TableRecord) -> Iterator[str]:

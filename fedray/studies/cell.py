@@ -8,6 +8,7 @@ no other cell. A sweep has no report phase: its result is the comparison of its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,9 +17,9 @@ from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.results.design import Config, Place
 from fedray.results.labels import config_label
-from fedray.results.record import Edge, Measured
+from fedray.results.record import Measured
 from fedray.studies.plan import RunSpec, StudyPlan
-from fedray.studies.space import beyond, corners, merge_edges
+from fedray.studies.space import beyond, corners
 
 DECIMALS = 12
 """Objectives are rounded to this many decimals: the order of a sum must not change a ranking."""
@@ -33,12 +34,10 @@ class TriedConfig:
     Attributes:
         config: values of the searched keys.
         scores: score by the seed that tried it, larger is better; None if the run failed.
-        added: True if a grid was continued by this configuration.
     """
 
     config: Config
     scores: Mapping[int, float | None]
-    added: bool = False
 
     @property
     def objective(self) -> float | None:
@@ -56,14 +55,12 @@ class Search:
         runs: all runs needed so far.
         pending: those that have not ended.
         best: the best configuration; None while runs are pending, or if all failed.
-        edges: ends of grids at which the best one lies.
     """
 
     tried: Sequence[TriedConfig] = ()
     runs: Sequence[RunSpec] = ()
     pending: Sequence[RunSpec] = ()
     best: Config | None = None
-    edges: Sequence[Edge] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ class CellState:
         tried: the configurations with finished tuning runs.
         choices: the reported configuration by seed.
         lost: the seeds of which every configuration failed.
-        edges: ends of grids at which the choices lie.
         further: the least number of runs that follow the pending ones.
     """
 
@@ -87,7 +83,6 @@ class CellState:
     tried: Sequence[TriedConfig] = ()
     choices: Mapping[int, Config] = field(default_factory=dict)
     lost: Sequence[int] = ()
-    edges: Sequence[Edge] = ()
     further: int = 0
 
     @property
@@ -143,7 +138,6 @@ def _cell_state(plan: StudyPlan, place: Place, ends: Ends) -> CellState:
         _merge_tried(searches.values()) if leader == place else (),
         choices,
         [seed for seed in seeds if seed not in choices and seed not in searching],
-        merge_edges({seed: found.edges for seed, found in searches.items()}),
         len(searching) if tuned.key != report.key else 0,
     )
 
@@ -166,39 +160,33 @@ def _sweep_state(
 
 def _search(plan: StudyPlan, place: Place, seed: int, ends: Ends) -> Search:
     """Return the search of a seed, which continues grids at their ends while its budget lasts."""
-    configs, runs, edges = plan.configurations(place.row), list[RunSpec](), list[Edge]()
+    configs, runs, tried = plan.configurations(place.row), list[RunSpec](), list[TriedConfig]()
     if len(configs) == 1:
         return Search(best=configs[0])
-    tried: list[TriedConfig] = []
     best: Config | None = None
     while configs:
         new = [plan.run(place, config, "tuning", seed) for config in configs]
         runs += new
         if pending := [run for run in new if ends(run) is None]:
             return Search(tried, runs, pending)
-        tried += [TriedConfig(run.config, {seed: _score(ends(run))}, bool(tried)) for run in new]
+        tried += [TriedConfig(run.config, {seed: _score(ends(run))}) for run in new]
         best = next(iter(rank(tried)), None)
-        configs, edges = ([], []) if best is None else _continue(plan, place, seed, tried, best)
-    return Search(tried, runs, (), best, edges)
+        configs = [] if best is None else _continue(plan, place, seed, tried, best)
+    return Search(tried, runs, (), best)
 
 
 def _continue(
     plan: StudyPlan, place: Place, seed: int, tried: Sequence[TriedConfig], best: Config
-) -> tuple[list[Config], list[Edge]]:
-    """Return the next configurations beyond the ends of grids, and the ends without one."""
-    known, more, edges = [result.config for result in tried], list[Config](), list[Edge]()
+) -> list[Config]:
+    """Return the next configurations beyond the ends of grids at which the best one lies."""
+    known, more = [result.config for result in tried], list[Config]()
     budget = plan.tuning.configurations or 0
-    for edge, config in beyond(plan.axes_of(place.row), known, best):
-        try:
+    for _, config in beyond(plan.axes_of(place.row), known, best):
+        with suppress(UserError):  # the next value is out of bounds
             plan.run(place, config, "tuning", seed)
-        except UserError:  # the next value is out of bounds
-            edges.append(edge)
-            continue
-        if len(known) + len(more) >= budget:
-            edges.append(edge)
-        elif config not in more:
-            more.append(config)
-    return more, edges
+            if config not in more and len(known) + len(more) < budget:
+                more.append(config)
+    return more
 
 
 def _score(end: Measured | str | None) -> float | None:
@@ -213,12 +201,12 @@ def rank(tried: Iterable[TriedConfig]) -> list[Config]:
 
 
 def _merge_tried(searches: Iterable[Search]) -> list[TriedConfig]:
-    """Return the configurations of all searches, those of the first grid first, with all scores."""
+    """Return the configurations of all searches, with all scores."""
     merged: dict[str, TriedConfig] = {}
     for result in (result for search in searches for result in search.tried):
         earlier = merged.setdefault(repr(result.config), result)
         merged[repr(result.config)] = replace(earlier, scores={**earlier.scores, **result.scores})
-    return sorted(merged.values(), key=lambda result: result.added)
+    return list(merged.values())
 
 
 # --- checks before the first run ------------------------------------------------------------------

@@ -30,7 +30,6 @@ from fedray.config import (
     read_extended,
     validate,
     with_plugins,
-    with_read_plugins,
 )
 from fedray.config.registry import registry, spelled
 from fedray.results.claims import ALL, EACH, MEAN
@@ -305,9 +304,11 @@ def _complete(
     """
     if study.is_sweep and not space:
         raise UserError(f"{where}.space is missing; a sweep needs experiment and space")
-    bases = _bases(study, plugins)
+    pairs = [(PLUGINS, {**study.set, **study.given}.get(PLUGINS))]
+    named = not is_record(study.experiment)
+    base = with_plugins(read_experiment(study.experiment), pairs, plugins, named=named)
     chosen_by_experiment = study.is_sweep or study.is_printed
-    own = (bases[study.experiment].get("report") or {}) if chosen_by_experiment else {}
+    own = (base.get("report") or {}) if chosen_by_experiment else {}
     select = study.report.select or own.get("select", "validation")
     draws = study.is_sweep and study.tuning.search != "grid"
     count = study.tuning.configurations or (SAMPLES if draws else None)
@@ -315,7 +316,7 @@ def _complete(
     plan = study.model_copy(
         update={
             "answers": study.answers or f"how {', '.join(study.rows)} compare",
-            "bases": bases,
+            "base": base,
             "set": _without_plugins(study.set),
             "given": _without_plugins(study.given),
             "rows": {name: _complete_row(study, name, space, where) for name in study.rows},
@@ -333,27 +334,8 @@ def _complete(
 
 
 def _without_plugins(tree: Tree) -> Tree:
-    """Return keys without the plug-ins, which `_bases` loads."""
+    """Return keys without the plug-ins, which are loaded with the experiment."""
     return {key: value for key, value in tree.items() if key != PLUGINS}
-
-
-def _bases(study: StudyPlan, more: Sequence[str]) -> dict[str, Tree]:
-    """Load the plug-ins and return the experiments of all rows, each with all plug-in sources.
-
-    Args:
-        study: the study; `plugins` of the command line replaces that of its file.
-        more: further plug-ins.
-    """
-    rows = study.rows.values()
-    names = dict.fromkeys([study.experiment, *(row.experiment or study.experiment for row in rows)])
-    pairs = [(PLUGINS, {**study.set, **study.given}.get(PLUGINS))]
-    trees = {
-        name: with_read_plugins(read_experiment(name), pairs, more, named=not is_record(name))
-        for name in names
-    }
-    texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
-    all_plugins = [(PLUGINS, list(texts.values()) or None)]
-    return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}
 
 
 def _complete_row(study: StudyPlan, name: str, space: Mapping[str, Any], where: str) -> RowPlan:

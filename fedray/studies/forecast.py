@@ -71,17 +71,6 @@ def _cost(study: Study) -> str:
     """Return the number of runs, and the hours that the study's file names."""
     plan, finished = study.plan, study.total - study.remaining
     text = f"{study.total} runs" + (f"; {finished} are finished" if finished else "")
-    beyond = sum(
-        max(0, (plan.tuning.configurations or 0) - len(plan.configurations(state.place.row)))
-        for state in study.states
-        if plan.leader(state.place) == state.place
-        and state.phase == "tuning"
-        and len(plan.configurations(state.place.row)) > 1
-        and any(axis.can_continue for axis in plan.axes_of(state.place.row))
-    )
-    if not plan.is_sweep and beyond:
-        more = beyond * len(plan.report.seeds)
-        text += f"; up to {more} more if grids are continued at their ends"
     if plan.hours is not None and not finished:
         text += f"; about {plan.hours:g} h on one core, by the study's file"
     return text

@@ -81,11 +81,9 @@ def _cell(plan: StudyPlan, state: CellState, reported: Mapping[int, RunSpec]) ->
             Attempt(
                 config=tried.config,
                 runs=names(plan.run(place, tried.config, "tuning", seed) for seed in tried.scores),
-                added=tried.added,
             )
             for tried in state.tried
         ],
-        edges=list(state.edges),
     )
 
 

@@ -82,8 +82,8 @@ class StudyPlan(Design):
 
     @property
     def plugins(self) -> list[Tree]:
-        """Plug-ins with their sources; all experiments of a study have the same."""
-        return list(next(iter(self.bases.values())).get("plugins", ()))
+        """Plug-ins with their sources."""
+        return list(self.base.get("plugins", ()))
 
     @property
     def how(self) -> str:
@@ -129,9 +129,8 @@ class StudyPlan(Design):
         from fedray.runtime.resolve import from_tree, given_keys
 
         row = self.rows[place.row]
-        base = self.bases[row.experiment or self.experiment]
         layers: list[Iterable[tuple[str, Any]]] = [
-            [*self.defaults(base), *self.set.items()],
+            [*self.defaults(), *self.set.items()],
             [] if row.algorithm is None else [("algorithm", row.algorithm)],
             self.columns[place.column].items(),
             [*_rounds(self.report.rounds), *row.set.items()],
@@ -150,18 +149,18 @@ class StudyPlan(Design):
         if {"algorithm", "algorithm.name"} & config.keys():  # other methods of the space read them
             own = {}
         given = given_keys(parents_first(own.items()))
-        return with_used_plugins(from_tree(base, pairs, given=given))
+        return with_used_plugins(from_tree(self.base, pairs, given=given))
 
-    def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
+    def defaults(self) -> Iterator[tuple[str, Any]]:
         """Yield a study's defaults for keys that the experiment does not set.
 
         One worker per run, because many concurrent runs use the processors better than one run with
         many workers.
         """
         yield "report.select", self.select
-        if "workers" not in base:
+        if "workers" not in self.base:
             yield "workers", 1
-        if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:
+        if self.validation_fraction is not None and flatten(self.base).get(FRACTION) is None:
             yield FRACTION, self.validation_fraction
 
     def run(self, place: Place, config: Config, phase: Phase, seed: int) -> RunSpec:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +21,6 @@ from fedray.base.errors import UserError, one_line, shown
 from fedray.base.streams import Streams
 from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
-from fedray.results.record import Edge, End
 
 Distribution = Literal[
     "grid", "choice", "uniform", "quniform", "loguniform", "randint", "qrandint", "lograndint"
@@ -258,8 +257,10 @@ def _merge(configs: Iterable[Config]) -> Config:
 
 def beyond(
     axes: Sequence[Axis], tried: Sequence[Config], best: Config
-) -> Iterator[tuple[Edge, Config]]:
+) -> Iterator[tuple[str, Config]]:
     """Yield the ends of grids at which the best configuration lies, each with the next one there.
+
+    An end is a text, "lr=0.1 is the highest that was tried".
 
     Args:
         axes: the axes of the space.
@@ -270,22 +271,10 @@ def beyond(
         line = _line(best, axis.key, tried) if axis.can_continue else []
         if len(line) < 2 or best[axis.key] not in (line[0], line[-1]):
             continue
-        end: End = "lowest" if best[axis.key] == line[0] else "highest"
-        before = line[1] if end == "lowest" else line[-2]
-        value = next_value(before, best[axis.key])
-        yield Edge(axis.key, best[axis.key], end), {**best, axis.key: value}
-
-
-def merge_edges(edges_of_seeds: Mapping[int, Sequence[Edge]]) -> list[Edge]:
-    """Return the edges of all seeds, each once with the seeds whose choice lies at it."""
-    merged: dict[str, tuple[Edge, list[int]]] = {}
-    for seed, edges in edges_of_seeds.items():
-        for edge in edges:
-            merged.setdefault(repr(edge), (edge, []))[1].append(seed)
-    return [
-        edge if len(seeds) == len(edges_of_seeds) else replace(edge, seeds=seeds)
-        for edge, seeds in merged.values()
-    ]
+        value = best[axis.key]
+        end, before = ("lowest", line[1]) if value == line[0] else ("highest", line[-2])
+        text = f"{axis.key}={value:g} is the {end} that was tried"
+        yield text, {**best, axis.key: next_value(before, value)}
 
 
 def _line(best: Config, key: str, tried: Sequence[Config]) -> list[Any]:

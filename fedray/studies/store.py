@@ -43,7 +43,7 @@ def read_measured(folder: Path, plan: StudyPlan, row: str) -> tuple[Measured, di
     if chosen is None:
         raise _missing(chooser, run)
     if plan.is_sweep:
-        names = [name for name in names if name in chosen.metrics]
+        names = [name for name in (chooser, *names) if name in chosen.metrics]
     if lacking := [name for name in names if name not in chosen.metrics]:
         raise _missing(lacking[0], run)
     measured = Measured(

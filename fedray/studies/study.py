@@ -30,7 +30,7 @@ from fedray.studies.plan import RunSpec, StudyPlan
 from fedray.studies.store import Published, read_measured
 
 FILE = "plan.json"
-FORMAT = 4
+FORMAT = 5
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 

@@ -122,9 +122,7 @@ def _parent(study: Study, conclusion: Conclusion | None) -> TrackedRun:
         "at": plan.at,
     }
     params = {name.replace(",", "/").replace(" ", ""): v for name, v in params.items()}
-    tags = {**_tags(study), "answers": plan.answers, "select": plan.select}
-    if plan.select != "nothing":
-        tags["chosen"] = plan.how
+    tags = {**_tags(study), "answers": plan.answers, "select": plan.select, "chosen": plan.how}
     digest = hashlib.sha256(f"{plan.model_dump_json()} {study.began}".encode()).hexdigest()
     about = Conclusion() if conclusion is None else conclusion
     figure = f"![{plan.answers}]({ARTIFACT}{FIGURES[plan.kind]})"

@@ -186,7 +186,7 @@ def test_results_are_opened_by_a_text_or_a_path(tmp_path):
         mean = frame.loc["dp2fl", "CIFAR-10", "local_accuracy"].value.mean()
         assert mean == pytest.approx(44.900152786272386)
         with pytest.raises(UserError, match=r"plan\.json"):
-            _ = fedray.SweepResult(folder).runs
+            _ = fedray.SweepResult(folder).best
     edited = (tmp_path / "table.json").read_text().replace("maple", "ripple")
     (tmp_path / "table.json").write_text(edited)
     with pytest.raises(UserError, match="damaged or edited"):

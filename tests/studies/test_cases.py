@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-from io import BytesIO
 
-import numpy as np
 import pytest
 from sweeps import carry_out_all, sweep, write_sweep
 
-from fedray.data.plot import plot_partition
 from fedray.run import main as run_main
-from fedray.studies import pages
+from fedray.studies import trials
 from fedray.studies.space import draws, parse_space
-from fedray.studies.trials import sweep_outcome
 
 MOODY = """
 from fedray.plugin import FedAvg, method
@@ -50,15 +45,15 @@ def test_random_search_tries_as_many_as_it_says(count, found):
 
 def test_the_figure_of_a_sweep_circles_what_was_chosen(here, monkeypatch):
     drawn = []
-    monkeypatch.setattr(pages, "figure_curves", lambda plots, path, **more: drawn.extend(plots))
+    monkeypatch.setattr(trials, "figure_curves", lambda plots, path, **more: drawn.extend(plots))
     write_sweep(
         metrics=["local_accuracy"], choose="train_loss", space={"lr": {"grid": [0.0001, 0.1]}}
     )
     study = sweep("rounds=1")
     carry_out_all(study)
-    result = sweep_outcome(study)
+    result = trials.SweepOutcome(study)
     assert result.configs[result.best] == {"lr": 0.1}
-    pages.draw_sweep(result, here / "sweep.png")
+    trials.draw_sweep(result, here / "sweep.png")
     assert [series.ring for series in drawn[0].series] == [0.1]
 
 
@@ -78,10 +73,3 @@ def test_asha_says_that_a_resumed_sweep_begins_with_empty_rungs(here, capsys):
 def test_no_thread_registers_a_lock_while_ray_forks():
     program = "import sys, fedray.cli.start; print('concurrent.futures.thread' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
-
-
-def test_letters_that_no_font_has_are_one_sentence(caplog):
-    with caplog.at_level(logging.WARNING):
-        plot_partition({"": np.ones((2, 2), int)}, ["猫", "狗"], BytesIO())
-    assert len(caplog.messages) <= 1, "none where a font has them"
-    assert all("狗猫" in message or "猫狗" in message for message in caplog.messages)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from commands import plan_words
 
-from fedray.base.errors import UserError
 from fedray.cli.main import main
 from fedray.config import dump_yaml, parse_yaml
 from fedray.studies.flow import Request, copy_study_file
@@ -55,20 +54,6 @@ def test_scales_are_merged_one_by_one(extend):
     extend("extends: base\nscales: {laptop: {set: {lr: 1}}, desktop: {set: {rounds: 9}}}\n")
     assert plan_words("table", "more").set == {"rounds": 3, "lr": 1}
     assert plan_words("table", "more", scale="desktop").set == {"rounds": 9}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("extends: tinny", r"more\.yaml: extends: there is no table 'tinny'\. Did you mean 'tiny'"),
-        ("extends: more", r"more\.yaml extends itself; leave one extends: out"),
-        ("extends: tiny\nrowes: {}", r"unknown key 'rowes' in table more"),
-    ],
-)
-def test_a_base_that_is_none(extend, text, message):
-    extend(text)
-    with pytest.raises(UserError, match=message):
-        plan_words("table", "more")
 
 
 def test_the_copy_in_the_results_needs_no_other_file(extend, here):

@@ -7,7 +7,6 @@ from commands import plan_words
 from pretended_runs import page_of
 
 from fedray.base.errors import UserError
-from fedray.cli.main import main
 from fedray.results.design import Place
 from fedray.studies.outcome import outcome
 
@@ -110,15 +109,6 @@ def test_a_control_of_which_the_paper_has_a_number_stays(printed):
     assert "null" not in printed(glosses={"null": "no exchange"}).glosses
 
 
-def test_a_row_keeps_what_the_printed_entry_does_not_name(printed):
-    plan = printed({"rows": {"base": {"label": "Base"}}})
-    assert plan.rows["base"].label == "Base"
-    assert (
-        plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
-        == 0.9
-    )
-
-
 def test_a_control_that_the_entry_names_stays(printed):
     plan = printed({"rows": {"null": {}}})
     assert plan.rows["null"].control is None
@@ -179,15 +169,6 @@ def test_each_cell_stands_beside_the_papers_number(play, here):
     assert compared["mine", "Dir(0.1)"] == ["70.50", "69.50 to 71.50", "70 ± 0.5", "+0.50", "yes"]
     assert compared["base", "Dir(1)"] == ["61.00", "60.00 to 62.00", "50.25", "+10.75", "no"]
     assert "3 printed numbers stand beside ours; 1 of 3 lie within the spread of our seeds" in page
-
-
-def test_the_plan_says_what_is_run(write, here, capsys):
-    write(**TABLE)
-    words = ["table", "tiny", "report.select=test", "--scale", "printed", "--rows", "mine, base"]
-    assert main([*words, "--plan"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "2 rows x 2 columns, as the paper prints them: nothing is tuned; 3 seeds" in text
-    assert "claim" not in text
 
 
 def test_numbers_of_a_paper_are_read_where_it_prints_them(write):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import plan_words
@@ -13,10 +12,8 @@ from sweeps import asked
 
 from fedray.config.plugins import use
 from fedray.results.design import Place
-from fedray.storage.files import sealed
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
-from fedray.table import main
 
 ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
 CHANGES = {
@@ -182,56 +179,3 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
         keys.add(run.key)
     assert len(keys) == 3
     assert len(names) == 2
-
-
-def edited(tree: dict) -> str:
-    """A table with a better number, and the checksum that it had."""
-    values = next(iter(tree["runs"].values()))["values"]
-    values[next(iter(values))] = 0.95
-    return json.dumps(tree)
-
-
-def damaged(tree: dict) -> str:
-    next(iter(tree["runs"].values()))["choice"] = "high"
-    return resealed(tree)
-
-
-def resealed(tree: dict, **changes: Any) -> str:
-    """A table with the checksum of what it holds."""
-    tree.pop("checksum")
-    return json.dumps(sealed({**tree, **changes}))
-
-
-def without_runs(tree: dict) -> str:
-    del tree["runs"]
-    return resealed(tree)
-
-
-def without_checksum(tree: dict) -> str:
-    del tree["checksum"]
-    return json.dumps(tree)
-
-
-DAMAGES = [
-    (lambda tree: None, "does not exist; name the folder of a table's invocation"),
-    (lambda tree: "{", "cannot be read: Expecting property name"),
-    (lambda tree: "[]", "cannot be read: its content does not fit its checksum"),
-    (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
-    (lambda tree: resealed(tree, format=1), "has format 1, this version reads"),
-    (without_runs, "table.json.runs is missing"),
-    (without_checksum, "its content does not fit its checksum; it was damaged or edited"),
-    (edited, "its content does not fit its checksum; it was damaged or edited"),
-    (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
-    (damaged, "choice: input should be a valid number, found 'high'"),
-]
-
-
-def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys):
-    path = published / "table.json"
-    whole = path.read_text()
-    for text, said in DAMAGES:
-        new = text(json.loads(whole))
-        path.unlink() if new is None else path.write_text(new)
-        assert main(["tiny", "--from", "out", "--plan"]) == 2
-        (printed,) = capsys.readouterr().err.strip().splitlines()
-        assert said in printed

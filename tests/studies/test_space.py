@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.studies.cell import TriedConfig, rank
 from fedray.studies.space import (
-    Edge,
     beyond,
     draws,
     grid,
-    merge_edges,
     next_value,
     parse_space,
 )
@@ -25,7 +25,8 @@ def axes(**space):
 def continued(tried, axes):
     """The ends at which the best configuration lies, each with the next one there."""
     known = [each.config for each in tried]
-    return list(beyond(axes, known, rank(tried)[0]))
+    found = beyond(axes, known, rank(tried)[0])
+    return [(" ".join(re.findall(r"^\S+|lowest|highest", end)), config) for end, config in found]
 
 
 def value_of(config, value):
@@ -75,7 +76,7 @@ def test_a_choice_inside_ends_the_search():
 def test_a_choice_at_the_edge_goes_on_by_the_same_factor(best, next_one):
     pairs = [(lr, 0.9 if lr == best else 0.1) for lr in (0.01, 0.03, 0.1)]
     end = "highest" if best == 0.1 else "lowest"
-    assert continued(tried(*pairs), LR) == [(Edge("lr", best, end), {"lr": next_one})]
+    assert continued(tried(*pairs), LR) == [(f"lr={best} {end}", {"lr": next_one})]
 
 
 def test_a_grid_that_was_continued_goes_on_until_it_gets_worse():
@@ -93,8 +94,8 @@ def test_a_corner_of_a_grid_goes_on_along_both_axes():
         for epochs in (1, 2)
     ]
     assert continued(results, two) == [
-        (Edge("lr", 0.2, "highest"), {"lr": 0.4, "local_epochs": 2}),
-        (Edge("local_epochs", 2, "highest"), {"lr": 0.2, "local_epochs": 4}),
+        ("lr=0.2 highest", {"lr": 0.4, "local_epochs": 2}),
+        ("local_epochs=2 highest", {"lr": 0.2, "local_epochs": 4}),
     ]
 
 
@@ -104,8 +105,8 @@ def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edg
     grid = [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2), (0.4, 2)]
     results = [value_of({"lr": lr, "local_epochs": n}, -abs(lr - 0.4) + n) for lr, n in grid]
     assert continued(results, two) == [
-        (Edge("lr", 0.4, "highest"), {"lr": 0.8, "local_epochs": 2}),
-        (Edge("local_epochs", 2, "highest"), {"lr": 0.4, "local_epochs": 4}),
+        ("lr=0.4 highest", {"lr": 0.8, "local_epochs": 2}),
+        ("local_epochs=2 highest", {"lr": 0.4, "local_epochs": 4}),
     ]
 
 
@@ -138,18 +139,6 @@ def test_what_continues_numbers(before, last, following):
 def test_whole_numbers_move_by_one_at_least():
     assert next_value(10, 1) == 0
     assert next_value(2, 1) == 0
-
-
-# --- seeds that choose by themselves --------------------------------------------------------------
-
-
-def test_an_edge_names_the_seeds_whose_choice_lies_at_it_unless_all_do():
-    high, low = Edge("lr", 0.1, "highest"), Edge("lr", 0.01, "lowest")
-    assert merge_edges({0: [high], 1: [high]}) == [high]
-    two = merge_edges({0: [high], 1: [low], 2: [high], 3: []})
-    assert [(edge.end, edge.seeds) for edge in two] == [("highest", [0, 2]), ("lowest", [1])]
-    assert str(two[0]) == "lr=0.1 of seeds 0, 2 is the highest that was tried"
-    assert str(two[1]) == "lr=0.01 of seed 1 is the lowest that was tried"
 
 
 def test_a_grid_of_two_axes_goes_on_from_the_choice_at_the_edge():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from fedray.config import Experiment, dump_yaml
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.study import Study
-from fedray.studies.trials import sweep_outcome
+from fedray.studies.trials import SweepOutcome
 from fedray.sweep import main
 
 ROOT = Path(__file__).parents[2]
@@ -62,18 +61,25 @@ def only_study(results: Path) -> Study:
     return Study.read(results / "tiny" / "laptop")
 
 
+def runs_in(study: Study) -> list[dict]:
+    """Return the lines of a sweep's frame for the metric that chooses."""
+    frame = SweepOutcome(study).numbers.frame
+    return frame[frame["metric"] == "local_accuracy"].to_dict("records")
+
+
 def as_undisturbed(study: Study, here: Path) -> None:
     """Check that every run of a sweep is, bit for bit, the same run by itself."""
-    found = sweep_outcome(study)
-    runs = found.runs[found.runs["choice"].notna()]
-    for number, run in runs.to_dict("index").items():
-        config = found.configs[run["trial"]]
+    found = SweepOutcome(study)
+    for number, run in enumerate(runs_in(study)):
+        if run["value"] != run["value"]:
+            continue
+        config = found.configs[run["row"]]
         wanted = study.plan.run(study.plan.places[0], config, "tuning", run["seed"])
         rounds = alone(wanted.experiment, here / f"alone{number}")
-        stored = RunFolder(run["folder"]).rounds()
+        stored = RunFolder(Path(run["folder"])).rounds()
         assert [r.metrics for r in stored] == [r.metrics for r in rounds]
         curve = [r.metrics["local_accuracy"] for r in rounds[1:]]
-        assert (run["choice"], run["round"]) == (max(curve), 1 + curve.index(max(curve)))
+        assert (run["value"], run["round"]) == (100 * max(curve), 1 + curve.index(max(curve)))
 
 
 def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
@@ -107,40 +113,39 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     assert main(["tiny", "algorithm.lambda=0.5"]) == 0
     printed = capsys.readouterr().out
     study = only_study(here / "results")
-    found = sweep_outcome(study)
+    found, runs = SweepOutcome(study), runs_in(study)
     assert study.status == "finished"
-    assert found.trials["status"].tolist() == ["finished", "finished", "failed"]
+    assert [run["status"] for run in runs[:4]] == ["finished"] * 4
     as_undisturbed(study, here)
-    failure = found.runs[found.runs["trial"] == 2].iloc[0]
-    assert "client 1, round 1, step client_update: FloatingPointError" in failure["reason"]
-    assert (failure["folder"] / "error.txt").exists()
+    assert "client 1, round 1, step client_update: FloatingPointError" in runs[4]["status"]
+    assert Path(runs[4]["folder"], "error.txt").exists()
 
     # what is said
     assert "6 runs, 2 at a time" in printed
     assert "the cluster has 2 CPU" in printed
     assert "6/6 over" in printed
     assert "failed: it diverged: client 1, round 1" in printed
-    objectives = found.trials["objective"]
-    assert found.best == objectives.idxmax()
+    objectives = {name: found.interval(name, found.chooser).mean for name in found.tried}
+    assert found.best == max(objectives, key=objectives.get)
     assert f"python -m fedray.run {study.home}/best.yaml" in printed
     assert f"mlflow ui --backend-store-uri sqlite:///{here}/results/mlflow.db" in printed
     assert str(study.home) in printed
     assert (study.home / "sweep.png").stat().st_size > 5000
-    with (study.home / "trials.csv").open() as file:
-        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2 + ["failed"]
+    assert len((study.home / "trials.csv").read_text().splitlines()) == 1 + 6
 
     # the same in MLflow
     parent, children = runs_of(here / "results", "tiny")
     assert parent.info.status == "FINISHED"
-    assert parent.data.metrics["best_objective"] == pytest.approx(objectives.max())
+    assert parent.data.metrics["best_objective"] == pytest.approx(max(objectives.values()) / 100)
     assert len(children) == 6
-    for row in found.runs.to_dict("records"):
-        run = children[row["folder"].name]
+    for row in runs:
+        run = children[Path(row["folder"]).name]
+        status = "finished" if row["status"] == "finished" else "failed"
         assert run.data.tags["fedray.method"] == "fedproto"
         assert run.data.tags["scale"] == "laptop"
         assert run.data.tags["config"] == f"lr={row['lr']:.4g}"
-        assert run.info.status == row["status"].upper()
-        if row["status"] != "failed":
+        assert run.info.status == status.upper()
+        if status != "failed":
             assert steps_of(here / "results", run) == [0, 1, 2]
 
     # another sweep finds the runs that are there
@@ -173,9 +178,9 @@ def test_asha_stops_by_rounds(here, capsys, database, ray_here):
     assert main(["tiny", "--no-track"]) == 0
     assert "3 runs, 1 at a time" in capsys.readouterr().out
     study = only_study(here / "results")
-    runs = sweep_outcome(study).runs.to_dict("records")
+    runs = runs_in(study)
     assert len(runs) == 3
-    done = {run["status"]: RunFolder(run["folder"]).read().done for run in runs}
+    done = {run["status"]: RunFolder(Path(run["folder"])).read().done for run in runs}
     assert done["finished"] == 3
     assert done.get("stopped", 1) < 3
 
@@ -187,8 +192,8 @@ def test_asha_stops_by_rounds(here, capsys, database, ray_here):
     parent, children = runs_of(here / "results", "tiny")
     assert parent.info.status == "FINISHED"
     for run in runs:
-        last = RunFolder(run["folder"]).read().done
-        steps = steps_of(here / "results", children[run["folder"].name])
+        last = RunFolder(Path(run["folder"])).read().done
+        steps = steps_of(here / "results", children[Path(run["folder"]).name])
         assert steps == list(range(last + 1))
 
 
@@ -216,11 +221,11 @@ def test_a_run_whose_process_dies_goes_on_after_its_checkpoint(here, database, r
     thread.join(5)
     assert killed
     study = only_study(here / "results")
-    [run] = sweep_outcome(study).runs.to_dict("records")
+    [run] = runs_in(study)
     assert run["status"] == "finished"
     as_undisturbed(study, here)
     _, children = runs_of(here / "results", "tiny")
-    assert steps_of(here / "results", children[run["folder"].name]) == list(range(7))
+    assert steps_of(here / "results", children[Path(run["folder"]).name]) == list(range(7))
 
 
 @pytest.mark.long
@@ -251,7 +256,7 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     assert second.returncode == 0, second.stdout + second.stderr
     study = only_study(results)
     assert study.status == "finished"
-    assert len(sweep_outcome(study).ended) == 3
+    assert len(SweepOutcome(study).tried) == 3
     as_undisturbed(study, here)
     parent, children = runs_of(results, "tiny")
     assert parent.info.status == "FINISHED"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from itertools import product
@@ -18,14 +17,13 @@ from fedray.base.errors import UserError
 from fedray.config import dump_yaml
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, go_on, run_cells, study_of
-from fedray.studies.forecast import headline, planned_cells
-from fedray.studies.pages import best_command, write_pages
+from fedray.studies.pages import write_pages
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
 from fedray.studies.study import DIVERGED, Study, StudyRun
 from fedray.studies.trainable import trainable_of
-from fedray.studies.trials import sweep_outcome
+from fedray.studies.trials import SweepOutcome
 from fedray.studies.tune import (
     config_of,
     domains,
@@ -43,87 +41,6 @@ TOGETHER = {"rounds, lr": {"grid": [[1, 0.1], [1, 0.2], [2, 0.3]]}}
 @pytest.fixture(autouse=True)
 def _chosen_on_the_test(here):
     (here / "tiny.yaml").write_text(dump_yaml(EXPERIMENT))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"serach": "grid"}, "unknown key 'serach' in sweep tiny. Valid: answers"),
-        ({"search": "gird"}, "sweep tiny.tuning.search: .*'grid', 'random' or 'optuna'"),
-        ({"space": {}}, "sweep tiny.space is missing"),
-        ({"space": {"lr": {"gird": [1]}}}, "space.lr is .*'gird'.*expected a list after one of"),
-        ({"space": {"lr": {"grid": []}}}, r"space.lr: \[\] lists nothing"),
-        ({"space": {"lr": {"grid": [1, 1.0]}}}, "lists nothing, or a value twice"),
-        ({"space": {"lr": {"uniform": [0, 1]}}}, "search: grid needs lists, and space.lr is unif"),
-        ({"search": "optuna", "space": {"lr": {"uniform": [1, 0]}}}, "expected .lowest, highest"),
-        ({"search": "optuna", "space": {"lr": {"loguniform": [0, 1]}}}, "expected numbers above 0"),
-        ({"search": "optuna", "space": {"lr": {"randint": [0, 1.5]}}}, "expected whole numbers"),
-        ({"search": "optuna", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
-        ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seed cannot be searched"),
-        ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
-        ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
-        ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
-        (
-            {"asha": {"grace_rounds": 1}, "scales": laptop(set={"eval_every": 2})},
-            "tuning.asha.grace_rounds=1",
-        ),
-        ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
-        (
-            {"asha": {}, "search": "optuna", "configurations": 2},
-            "use search: random, or leave asha out",
-        ),
-        ({"tuning": {"rounds": 3}}, "tuning.rounds is for tables; set rounds"),
-        ({"seeds": [0, 0]}, r"report\.seeds: expected different whole numbers.*found \[0, 0\]"),
-        ({"rows": {"mine": "fedavg"}}, "sweep tiny: rows is for tables; leave it out"),
-        ({"scales": {"desk": {"experiment": "tiny.yaml"}}}, "expected keys of laptop, desktop"),
-        ({"scales": {"laptop": {}}}, "sweep tiny.experiment is missing"),
-        ({"scales": laptop(experiment="tiny_digits")}, "there is no experiment 'tiny_digits'"),
-        ({"scales": laptop(set={"report": {"select": "test"}})}, "set: report belongs to the st"),
-        ({"space": {"report.select": {"grid": ["test"]}}}, "report.select cannot be searched"),
-        (
-            {"metrics": ["local_accuracy", "global_acuracy"]},
-            "no metric 'global_acuracy'. Did you mean",
-        ),
-        ({"scales": laptop(set={"runds": 3})}, "unknown key 'runds' .*'rounds'"),
-        (
-            {"space": {"algorithm.lambda": {"grid": [1, -1]}}},
-            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
-        ),
-    ],
-)
-def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, message):
-    write_sweep(**changes)
-    assert main(["tiny"]) == 2
-    printed = capsys.readouterr().err
-    assert re.search(message, printed)
-    assert printed.count("\n") == 1
-    assert not (here / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Missing argument 'NAME'"),
-        (["tinny"], "there is no sweep 'tinny'. Did you mean 'tiny'?"),
-        (["tiny", "rounds"], "'rounds' is not key=value"),
-        (["tiny", "seed=0,a"], r"seeds.* 'a'"),
-        (["tiny", "seed=-1"], r"expected different whole numbers .*found \[-1\]"),
-        (["tiny", "algorithm.lambda=3"], "algorithm.lambda is tuned, and set by the command line"),
-        (
-            ["tiny", "algorithm={name: fedproto, lambda: 3}"],
-            "algorithm.lambda is tuned, and set by",
-        ),
-        (["together", "lr=3"], "lr is tuned, and set by the command line"),
-        (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
-        (["tiny", "data.source=parquet", "data.root=/nowhere"], "data.root=/nowhere is not"),
-    ],
-)
-def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, arguments, message):
-    write_sweep()
-    write_sweep("together", space=TOGETHER)
-    assert main(arguments) == 2
-    assert re.search(message, capsys.readouterr().err)
-    assert not (here / "results").exists()
 
 
 @pytest.mark.parametrize(
@@ -301,15 +218,6 @@ def test_keys_that_vary_jointly_are_one_dimension(here):
     assert (experiment.rounds, experiment.lr) == (2, 0.3)
 
 
-def test_of_a_range_the_ends_are_checked(here):
-    write_sweep(search="optuna", space={"lr": {"loguniform": [0.01, 0.1]}})
-    assert check_cells(sweep().plan)[0].lr == 0.01
-    for low, high in ((0.5, 2.0), (-1.0, 0.5)):
-        write_sweep(search="optuna", space={"participation": {"uniform": [low, high]}})
-        with pytest.raises(UserError, match="participation"):
-            check_cells(sweep().plan)
-
-
 def test_the_longest_runs_begin_first(here):
     write_sweep(space={"rounds": {"grid": [1, 5, 2]}})
     study, order = sweep(), []
@@ -327,7 +235,7 @@ def test_the_best_configuration_is_a_file_that_runs(here):
     pretend(study, lambda spec: [(0.1, 0.1), (0.1, 0.2 + spec.config["algorithm.lambda"] / 10)])
     study.home.mkdir()
     write_pages(study)
-    words = shlex.split(best_command(study))
+    words = shlex.split(SweepOutcome(study).best_command())
     assert words[:3] == ["python", "-m", "fedray.run"]
     wanted = study.plan.run(study.plan.places[0], {"algorithm.lambda": 1}, "tuning", 4)
     assert resolve(*words[3:], []).identity() == wanted.experiment.identity()
@@ -398,22 +306,6 @@ def test_optuna_repeats_each_configuration_with_every_seed(here):
     assert specs[0].config == specs[1].config != specs[2].config
 
 
-def test_random_draws_are_as_many_as_the_space_has(here):
-    space = {"lr": {"choice": [0.1, 0.2]}, "local_epochs": {"randint": [1, 4]}}
-    write_sweep(search="random", space=space, configurations=50)
-    assert "6 configurations by random; over lr" in headline(sweep())
-
-
-def test_a_plan_names_the_only_configuration_and_those_that_optuna_will_suggest(here):
-    write_sweep(space={"lr": {"grid": [0.5]}})
-    assert list(planned_cells(sweep())) == ["tiny: lr=0.5; seeds 0"]
-    write_sweep(search="optuna", space=SPACE, configurations=3)
-    assert list(planned_cells(sweep())) == ["tiny: suggested by Optuna; seeds 0"]
-    said = " ".join(headline(sweep()).split())
-    assert "3 configurations by Optuna, the first 3 at random" in said
-    assert "may differ where a sweep was stopped" in said
-
-
 def test_asha_lets_runs_of_more_rounds_come_to_their_end(here):
     write_sweep(space={"rounds": {"grid": [1, 5, 2]}}, asha={"grace_rounds": 1})
     assert scheduler(sweep())._max_t == 5
@@ -429,8 +321,9 @@ def test_a_run_that_asha_stopped_counts_as_it_was_then_and_stays_so(here):
         study.tell(run, is_stopped=len(curve) == 2)
     study.write()
     for each in (study, Study.read(study.home)):
-        stopped = sweep_outcome(each).trials.loc[1]
-        assert (stopped["objective"], stopped["status"]) == (0.7, "stopped")
+        frame = SweepOutcome(each).numbers.frame
+        stopped = frame[frame["row"] == "1"].iloc[0]
+        assert (stopped["value"], stopped["status"]) == (70, "stopped")
     go_on(again := sweep(), Study.read(study.home))
     trial = trainable_of(task_of(again))(config_of(runs[1], study.plan))
     report = trial.step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import os
 import re
 import shutil
@@ -13,17 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas
 import pytest
 from commands import plan_words, upload
 from pretended_runs import end
 
 from fedray.config import dump_yaml
 from fedray.studies.cell import next_runs
-from fedray.studies.pages import best_line, conclusion, write_pages
+from fedray.studies.pages import conclusion, write_pages
 from fedray.studies.plan import RunSpec
 from fedray.studies.study import Study
 from fedray.studies.tracking import tracked_study, write_tracking
-from fedray.studies.trials import sweep_outcome
+from fedray.studies.trials import SweepOutcome
 
 
 def write_sweep(folder: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         points = client.get_metric_history(parent().info.run_id, name)
         assert [(point.step, point.value) for point in points] == [(0, value)]
     text = parent().data.tags["mlflow.note.content"]
-    assert text.index(f"**{best_line(sweep_outcome(study))}**") < text.index("![")
+    assert text.index(f"**{SweepOutcome(study).best_line()}**") < text.index("![")
     assert "sweep.png" in {file.path for file in client.list_artifacts(parent().info.run_id)}
 
 
@@ -229,8 +229,11 @@ def test_the_programs_of_the_page_read_a_real_sweep_and_a_real_table(
     uri = f"sqlite:///{results}/mlflow.db"
     of_sweep, of_table = (run("-c", program, MLFLOW_TRACKING_URI=uri) for program in programs)
     _, *means, _, _ = of_sweep.splitlines()
-    with next(results.glob("fedtsp_lambda/*/trials.csv")).open() as file:
-        objectives = {f"lr={row['lr']}": float(row["objective"]) for row in csv.DictReader(file)}
+    frame = pandas.read_csv(next(results.glob("fedtsp_lambda/*/trials.csv")))
+    chosen = frame[frame["metric"].str.startswith("validation/")]
+    objectives = {
+        f"lr={lr}": mean / 100 for lr, mean in chosen.groupby("lr")["value"].mean().items()
+    }
     read = {line.split()[0]: float(line.split()[1]) for line in means}
     assert read == pytest.approx(objectives)
     assert list(read.values()) == sorted(read.values(), reverse=True)

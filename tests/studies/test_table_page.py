@@ -212,17 +212,6 @@ def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
     assert "textbf" not in table_latex(outcome(play(curve, **changes)))
 
 
-def test_where_the_last_round_counts_only_the_configuration_was_chosen(play):
-    best = "Configuration and best round chosen on validation images"
-    last = "Numbers of the last round, configuration chosen on validation images"
-    for at, said in (("best", best), ("final", last)):
-        book = play(curve, **CHANGES, at=at)
-        assert said in page_of(book)
-        tex = table_latex(outcome(book))
-        assert "hosen on validation images" in tex
-        assert ("Numbers of the last round" in tex) == (at == "final")
-
-
 def test_a_column_without_any_word_or_number_counts_as_numbers():
     rows = [["a", "– over b", "failed", "x", "12-20"], ["b", "", "3 ± 1", "2", "lr (lowest)"]]
     assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, False, False]
@@ -289,40 +278,6 @@ def test_columns_that_are_numbers_are_drawn_as_curves(play, here, monkeypatch):
 
 
 # --- the command ----------------------------------------------------------------------------------
-
-
-def test_what_the_command_refuses(here, write, capsys):
-    write()
-    assert main([]) == 2
-    assert "Missing argument 'NAME'" in capsys.readouterr().err
-    assert main(["tiny", "batch_size=-1"]) == 2
-    assert "mine: lr=0.02: batch_size: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("method", "metrics", "row", "said"),
-    [
-        (
-            "local",
-            BOTH,
-            {},
-            "no global_accuracy; name another metric, in a table for its row",
-        ),
-        ("fedbn", BOTH, {}, "fedbn has no global_accuracy; "),
-        ("local", ["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
-        ("local", BOTH, {"global_accuracy": None}, None),
-        ("local", ["local_accuracy"], {"local_accuracy": "union_accuracy"}, "no validation/union_"),
-    ],
-)
-def test_a_row_whose_method_cannot_have_a_number_is_refused(
-    here, write, capsys, method, metrics, row, said
-):
-    rows = {"other": {"algorithm": "fedavg"}, "alone": {"algorithm": method, "metrics": row}}
-    write(rows=rows, baselines=[], metrics=metrics)
-    assert main(["tiny", "--plan"]) == (0 if said is None else 2)
-    printed = capsys.readouterr().err
-    assert said in printed if said else printed == ""
-    assert printed.count("\n") == printed.count(f": {method} has no") == (said is not None)
 
 
 def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeypatch):
@@ -395,16 +350,6 @@ def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
     assert book.command == "python -m fedray.table tiny batch_size=8 --plugin mine.py"
     labels = [each.label for each in check_command(book.command)]
     assert labels[0] == "doubtful lr=0.02"
-
-
-def test_the_command_that_makes_a_table_again_names_the_rows_that_were_picked(here, write):
-    from fedray.cli.dry_run import plan_of_command
-
-    write()
-    book = asked(["tiny", "--rows", "mine, local", "--no-track"])
-    assert book.command == "python -m fedray.table tiny --rows mine,local"
-    alone = asked(["tiny", "--rows", "local", "--no-track"])
-    assert plan_of_command(alone.command) == alone.plan
 
 
 HOSTILE = "<img src=x>\x1b[31m\\input{/etc/passwd}$$%"

@@ -301,25 +301,6 @@ def test_what_rows_do_not_search_alike_is_said_once_for_each_key(play, base, sai
     assert notes == [f"Rows search {key} differently ({each})" for each in said]
 
 
-def test_keys_that_are_searched_jointly_are_said_each(play):
-    joint = {"lr, batch_size": {"grid": [[0.1, 4], [0.2, 8]]}}
-    tuning = {"configurations": 2}
-    notes = unlike(
-        play, {"space": {"lr": None, **joint}}, space={"lr": {"grid": [0.1]}}, tuning=tuning
-    )
-    assert sorted(notes) == [
-        "Rows search batch_size differently (base: 4, 8; else held at 16)",
-        "Rows search lr differently (base: 0.1, 0.2; else 0.1)",
-    ]
-
-
-def test_a_range_that_other_rows_do_not_search_is_said(play):
-    tuning = {"search": "random", "configurations": 2}
-    space = {"lr": {"loguniform": [0.01, 0.1]}}
-    notes = unlike(play, {"space": {"lr": None}}, space=space, tuning=tuning)
-    assert notes == ["Rows search lr differently (base: held at 0.05; else loguniform 0.01 to 0.1)"]
-
-
 def worked(monkeypatch, **steps):
     """Have runs count steps: so many in a round by row, or by row and column."""
 

@@ -20,7 +20,7 @@ from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import MEASURED_SECONDS
 from fedray.studies.study import Study
 from fedray.studies.trainable import FederatedRun
-from fedray.studies.trials import sweep_outcome
+from fedray.studies.trials import SweepOutcome
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
 LAYER = "algorithm={name: fedglcl_l, blocks: 0}"
@@ -103,13 +103,13 @@ def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, m
         shutil.rmtree(tmp_path / "results", ignore_errors=True)  # else the runs are taken from it
         out = tmp_path / f"sweep{turn}"
         assert main(["unlike", *COMMON, "--no-track", "--out", str(out)]) == 0
-        runs = sweep_outcome(Study.read(out)).runs
+        frame = SweepOutcome(Study.read(out)).numbers.frame
         for method in order:
             words = ["base.yaml", f"algorithm={method}", "model.group=mlp", *COMMON]
             cold()
             single = run(words, tmp_path / f"single{turn}_{method}")
-            [folder] = runs.loc[runs["algorithm"] == method, "folder"]
-            assert numbers(folder) == single, method
+            [folder] = {*frame.loc[frame["algorithm"] == method, "folder"]}
+            assert numbers(Path(folder)) == single, method
 
 
 class _Pool:

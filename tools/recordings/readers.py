@@ -138,7 +138,7 @@ def _verdicts(folder: Path, table: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def read_sweep(folder: Path) -> Values:
     """Return configurations, objectives and chosen rounds of a sweep, and the best command."""
-    return read_csv(folder / "trials.csv")
+    return read_csv(folder / "trials.csv", keys=4)
 
 
 def _number(text: str) -> Any:

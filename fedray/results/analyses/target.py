@@ -48,7 +48,7 @@ def command(request: AnalysisRequest) -> Sequence[Section]:
     ranked = rank_groups(group_runs(request.runs, metric.name)[0], metric, "best")
     groups = [member for member in ranked if member.by_seed(metric, "final")]
     if target is None:
-        bests = [best.mean for g in groups if (best := g.interval(metric, "best")) is not None]
+        bests = [fmean(best.values()) for g in groups if (best := g.by_seed(metric, "best"))]
         if not bests:
             raise UserError(NO_BEST)
         worst = max(bests) if metric.direction == "min" else min(bests)

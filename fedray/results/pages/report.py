@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedray.data.plot import plot_partition
-from fedray.results.blocks import Report, blocks_of
-from fedray.results.frame import LoadedRun, RunGroup, selection_label
+from fedray.results.comparisons import Report, incompatibilities
+from fedray.results.frame import LoadedRun, RunGroup, frame_of_groups, selection_label
 from fedray.results.numbers import OF_MEANS
 from fedray.results.pages.cells import (
     NOTHING,
@@ -27,7 +27,7 @@ from fedray.results.pages.figures import (
     figure_matrix,
 )
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
-from fedray.results.paired import ALPHA, Comparison, Interval, Side
+from fedray.results.paired import ALPHA, Comparison, Side
 from fedray.storage.files import file_name, write_atomic
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
@@ -41,61 +41,53 @@ MOST_MATRICES = 12
 
 
 def report_page(report: Report) -> list[Section]:
-    """Return the tables and comparisons of comparable groups, and the caveats."""
-    parts = []
-    for number, groups in enumerate(report.tables, 1):
-        title = f"Comparable runs {number}: {groups[0].column}" if len(report.tables) > 1 else ""
-        parts.append(_table(report, groups, title))
-        if len(report.blocks) == len(report.tables) and len(groups) > 1:
-            parts.append(_differences(report, groups))
-    if len({member.runs[0].run.info.data_sha256 for member in report.groups}) > 1:
+    """Return the table of all groups, the comparisons with the best ones, and the caveats."""
+    parts = [_table(report)]
+    if report.differences:
+        parts.append(_differences(report))
+    if len(report.numbers.columns) > 1:
         parts += [_over_data(report, metric) for metric in report.metrics]
     notes = [f"{note}." for note in report.caveats]
     return [*parts, *([Section("Before you compare", items=notes)] if notes else [])]
 
 
-def _table(report: Report, groups: Sequence[RunGroup], title: str) -> Section:
+def _table(report: Report) -> Section:
     """Return the table of groups: every metric in the chosen round, the first in the last, too."""
-    first, *further = report.metrics
-    chosen = selection_label(groups, report.at)
-    header = ["method", "n", chosen, *map(short_name, further), "final", "MB up", "MB down"]
-    if report.at == "final":
-        header.remove("final")
+    (first, *further), groups = report.metrics, report.groups
+    frames = [(report.numbers, metric) for metric in report.metrics]
+    header = ["method", "n", selection_label(groups, report.at), *map(short_name, further)]
+    if report.at == "best":
+        frames.append((frame_of_groups(groups, [first], "final"), first))
+        header.append("final")
     rows = []
     for member in groups:
-        values = [member.interval(metric, report.at) for metric in report.metrics]
-        texts = [_mean(*pair, member) for pair in zip(values, report.metrics, strict=True)]
-        if report.at == "best":
-            texts.append(_mean(member.interval(first, "final"), first, member))
+        count, texts = len(member.runs), list[str]()
+        for numbers, metric in frames:
+            interval = numbers.interval(member.side, metric.name)
+            few = f" (n = {interval.n})" if interval and interval.n < count else ""
+            texts.append(cell(interval, metric) + few)
         megabytes = (in_megabytes(member.per_round(way)) for way in ("up", "down"))
-        rows.append([member.label, str(len(member.runs)), *texts, *megabytes])
+        rows.append([member.label, str(count), *texts, *megabytes])
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     below = f"{metric_name(first)}{f', mean {SPREAD} n seeds' if many else ''} [{scales} scale]; "
     below += "".join(f"{metric_name(metric)}, in the same round; " for metric in further)
     below += "MB of all clients per round; the best row first."
-    return Section(title, (), header, rows, [below])
+    return Section("", (), [*header, "MB up", "MB down"], rows, [below])
 
 
-def _mean(interval: Interval | None, metric: Metric, member: RunGroup) -> str:
-    """Return the mean over seeds, with the number of seeds if some lack the metric."""
-    text = cell(interval, metric)
-    whole = interval is None or interval.n == len(member.runs)
-    return text if interval is None or whole else f"{text} (n = {interval.n})"
-
-
-def _differences(report: Report, groups: Sequence[RunGroup]) -> Section:
-    """Return the comparison with the first group: seeds, difference, corrected p and reading."""
-    metric, differences = report.metric, report.differences(groups)
-    rows = []
-    for member, (comparison, p) in zip(groups[1:], differences, strict=True):
+def _differences(report: Report) -> Section:
+    """Return the comparisons with the best group of each data set."""
+    metric, rows, bests = report.metrics[0], list[list[str]](), dict[str, None]()
+    for member, comparison, p in report.differences:
         text = cell(comparison.interval, metric, sign="+")
-        count = str(len(comparison.differences))
-        rows.append([member.label, count, text, p_text(p), difference_in_words(comparison, p)])
+        reading = difference_in_words(comparison, p)
+        rows.append([member.label, str(len(comparison.differences)), text, p_text(p), reading])
+        bests |= {str(comparison.worse): None}
     below = (
-        f"{metric_name(metric)}, {selection_label(groups, report.at)}: difference to "
-        f"{groups[0].label}, paired by seed, mean {SPREAD} n seeds; p of the two-sided t-test, "
-        f"corrected for {len(rows)} comparison(s) by Holm; within the spread where it is above "
+        f"{metric_name(metric)}, {selection_label(report.groups, report.at)}: difference to "
+        f"{' and '.join(bests)}, paired by seed, mean {SPREAD} n seeds; p of the two-sided t-test, "
+        f"corrected by Holm for the comparisons with one row; within the spread where it is above "
         f"{ALPHA:g}."
     )
     header = ["method", "n", "difference", "p (Holm)", "reading"]
@@ -181,7 +173,7 @@ def draw_rounds(report: Report, path: Path, columns: Columns = 2) -> None:
 
 def draw_traffic(report: Report, path: Path, columns: Columns = 2) -> None:
     """Draw the first metric by traffic; methods without traffic become horizontal lines."""
-    shown, metric, curves = _shown(report), report.metric, []
+    shown, metric, curves = _shown(report), report.metrics[0], []
     for index, member in enumerate(shown):
         total = member.traffic()
         points = {total[r] / 1e6: i for r, i in member.curve(metric).items() if r in total}
@@ -192,7 +184,7 @@ def draw_traffic(report: Report, path: Path, columns: Columns = 2) -> None:
 
 
 def _shown(report: Report) -> list[RunGroup]:
-    return [member for member in report.groups if member.curve(report.metric)][:MOST_CURVES]
+    return [member for member in report.groups if member.curve(report.metrics[0])][:MOST_CURVES]
 
 
 def _heading(report: Report, shown: Sequence[RunGroup]) -> str:
@@ -200,7 +192,7 @@ def _heading(report: Report, shown: Sequence[RunGroup]) -> str:
     texts, more = [], len(report.groups) - len(shown)
     if more:
         texts.append(f"the best {len(shown)}; {more} more are in the table")
-    if len(blocks_of(shown)) > 1:
+    if any(incompatibilities(shown[0], other) for other in shown[1:]):
         texts.append("not all are comparable: see the table")
     return "\n".join(texts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -318,12 +319,9 @@ def _beside_paper(record: TableRecord) -> Section:
 
 
 def tried_text(cell: CellRecord) -> str:
-    """Return how many configurations a seed tried, "3" or "3 to 5", and how many beyond a grid."""
-    seeds = dict.fromkeys(seed for attempt in cell.tried for seed in attempt.runs)
-    tried = [[attempt for attempt in cell.tried if seed in attempt.runs] for seed in seeds]
-    added = [sum(attempt.added for attempt in of_seed) for of_seed in tried]
-    text = _range(list(map(len, tried)) or [1])
-    return f"{text}, {_range(added)} beyond its grid" if any(added) else text
+    """Return how many configurations a seed tried, "3" or "3 to 5"."""
+    tried = Counter(seed for attempt in cell.tried for seed in attempt.runs)
+    return _range([*tried.values()] or [1])
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -340,7 +338,6 @@ def _chosen(record: TableRecord) -> Section:
                 str(place) if len(plan.columns) > 1 else place.row,
                 _choices(of) or NOTHING,
                 tried_text(of) if leader == place else f"as {leader}",
-                ", ".join(f"{edge.name} ({edge.end})" for edge in of.edges) or "no",
                 _range([run.round for run in runs]) if runs else NOTHING,
                 _cost_of_a_run(runs),
             ]
@@ -352,7 +349,7 @@ def _chosen(record: TableRecord) -> Section:
         f"rounds; then {count} report seeds, {record.made.report_rounds} rounds. Time and traffic "
         "of a reported run are means over seeds."
     )
-    header = ["cell", "chosen", "tried", "at an edge", "round", "a run"]
+    header = ["cell", "chosen", "tried", "round", "a run"]
     return Section("Chosen configurations", [text], header, rows)
 
 

@@ -14,8 +14,8 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_partition, write
 
 from fedray.base.errors import UserError
 from fedray.config import EXECUTION_KEYS, Experiment, override
-from fedray.results.blocks import Report
-from fedray.results.frame import NOT_COMPARED, group_runs, load_runs, rank_groups
+from fedray.results.comparisons import Report
+from fedray.results.frame import NOT_COMPARED, RunGroup, group_runs, load_runs, rank_groups
 from fedray.results.numbers import COLUMNS
 from fedray.results.pages import figures
 from fedray.results.pages.cells import cell, difference_cell, in_megabytes, spread_cell
@@ -72,7 +72,7 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         assert changed.identity() == base.identity(), key
         write_run(tmp_path / str(index), [0.1], {"gpus": 1.0, key: value, "seed": index})
     (member,) = groups_in(tmp_path).values()
-    assert member.seeds == list(range(len(others)))
+    assert [run.seed for run in member.runs] == list(range(len(others)))
 
 
 def test_labels_say_what_differs(tmp_path: Path) -> None:
@@ -101,7 +101,10 @@ def test_numbers_over_seeds(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0})
     write_run(tmp_path / "b", [0.2, 0.6, 0.8], {"seed": 1}, bytes_=3_000_000)
     member = groups_in(tmp_path)["fedtsp"]
-    best, final = (member.interval(ACCURACY, at) for at in ("best", "final"))
+    best, final = (
+        Report([member], [ACCURACY], at).numbers.interval(member.side, ACCURACY.name)
+        for at in ("best", "final")
+    )
     assert (best.mean, best.std, best.n) == (pytest.approx(65), pytest.approx(30 / 2**0.5), 2)
     # t(0.975) with one degree of freedom is 12.7062; the deviation over sqrt 2 is 0.2
     assert (final.mean, final.half) == (pytest.approx(60), pytest.approx(12.7062 * 20, abs=1e-2))
@@ -111,7 +114,7 @@ def test_numbers_over_seeds(tmp_path: Path) -> None:
     assert member.per_round("up") == 2_000_000
     assert member.per_round("down") == 4_000_000
     assert member.traffic() == {0: 0, 1: 6_000_000, 2: 12_000_000}
-    assert member.interval(Metric("unheard_of"), "best") is None
+    assert member.by_seed(Metric("unheard_of"), "best") == {}
 
 
 def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> Non
             write_run(tmp_path / f"{method}{seed}", [0.0, value], changes)
     groups = [groups_in(tmp_path)[name] for name in ("fedproto", "fedtsp", "local")]
     found = Report(groups, [ACCURACY], "best")
-    (fedtsp, p), (local, none) = found.differences(found.blocks[0])
+    (_, fedtsp, p), (_, local, none) = found.differences
     # 2, 6 and 1 points: mean 3, variance 7, t = 3 / sqrt(7/3), and with 2 degrees of freedom
     # p = 1 - t / sqrt(2 + t^2)
     t = 3 / math.sqrt(7 / 3)
@@ -143,7 +146,7 @@ def test_seeds_without_a_partner_are_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.2], {"seed": 0})
     write_run(tmp_path / "b", [0.1, 0.3], {"seed": 5, "algorithm": "fedproto"})
     found = Report(list(groups_in(tmp_path).values()), [ACCURACY], "best")
-    ((comparison, p),) = found.differences(found.blocks[0])
+    ((_, comparison, p),) = found.differences
     assert (comparison.interval, difference_in_words(comparison, p)) == (None, "no seed in common")
 
 
@@ -200,6 +203,10 @@ def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
 # --- what is unfair ------------------------------------------------------------------------------
 
 
+def seeds_of(groups: dict[str, RunGroup]) -> dict[str, list[int]]:
+    return {label: [run.seed for run in member.runs] for label, member in groups.items()}
+
+
 def warnings_of(folder: Path) -> list[str]:
     groups, notes = group_runs(load_runs([folder]))
     return Report(groups, [ACCURACY], "best", notes).caveats
@@ -210,13 +217,12 @@ def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
         changes = {"seed": seed, "data.root": "/data/set"}
         write_run(tmp_path / f"{data[0]}{seed}", [0.1, 0.2], changes, data=data)
     found = groups_in(tmp_path)
-    assert {label: member.seeds for label, member in found.items()} == {
+    assert seeds_of(found) == {
         "fedtsp @ digits set data=aaaaaaaaaaaa": [0, 1],
         "fedtsp @ digits set data=bbbbbbbbbbbb": [0, 2],
     }
-    (warning,) = warnings_of(tmp_path)
-    assert warning.startswith("not compared: fedtsp @ digits set data=aaaaaaaaaaaa and fedtsp @ ")
-    assert "have other images" in warning
+    groups = list(found.values())
+    assert Report(groups, [ACCURACY], "best").differences == [], "a column for each data set"
 
 
 def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path) -> None:
@@ -227,7 +233,7 @@ def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path
     changes = {"algorithm": "fedavg", key: "/texts.json"}
     write_run(tmp_path / "without texts", [0.1, 0.2], changes)
     found = groups_in(tmp_path)
-    assert {label: member.seeds for label, member in found.items()} == {
+    assert seeds_of(found) == {
         "fedavg": [0],
         "fedtsp descriptions=aaaaaaaaaaaa": [0, 1],
         "fedtsp descriptions=bbbbbbbbbbbb": [0, 2],

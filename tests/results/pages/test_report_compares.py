@@ -10,12 +10,7 @@ import pytest
 from commands import report as main
 from written_runs import groups_in, write_partition, write_run
 
-from fedray.results.blocks import (
-    blocks_of,
-    explain_blocks,
-    incompatibilities,
-    method_differences,
-)
+from fedray.results.comparisons import incompatibilities, method_differences
 from fedray.results.pages.page import escape_latex
 
 METHODS = {"fedtsp": 0.8, "fedproto": 0.7}
@@ -56,10 +51,9 @@ def test_only_the_same_data_clients_protocol_and_choice_are_compared(
     write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": "fedproto", **changes}, **more)
     a, b = groups_in(tmp_path).values()
     assert ", ".join(incompatibilities(a, b)) == why
-    assert len(blocks_of([a, b])) == (2 if why else 1)
 
 
-def test_a_table_is_for_what_is_comparable_and_says_what_keeps_the_others_apart(
+def test_only_what_is_comparable_with_the_best_row_is_compared_and_the_page_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for method, epochs in (("fedtsp", 5), ("fedproto", 5), ("local", 9), ("fedavg", 9)):
@@ -67,12 +61,11 @@ def test_a_table_is_for_what_is_comparable_and_says_what_keeps_the_others_apart(
             changes = {"algorithm": method, "local_epochs": epochs, "seed": seed}
             write_run(tmp_path / f"{method}{seed}", [0.1, 0.02 * len(method) + 0.1 * seed], changes)
     assert main([str(tmp_path), "--out", str(tmp_path / "all")]) == 0
-    printed = capsys.readouterr().out
-    assert "local_epochs (5 and 9)" in " ".join(printed.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "not compared with fedproto, local_epochs (5 and 9): fedavg; local" in printed
     page = (tmp_path / "all" / "table.md").read_text()
-    one, two = page.split("## Comparable runs 2")
-    assert all((name in one) != (name in two.split("## Before you compare")[0]) for name in METHODS)
-    assert page.count("difference to") == 2
+    compared = page.partition("| reading |")[2].partition("difference to fedproto")[0]
+    assert re.findall(r"^\| (\w+) \|", compared, re.M) == ["fedtsp"]
 
 
 def test_methods_that_were_given_other_models_are_said(tmp_path: Path) -> None:
@@ -90,24 +83,6 @@ def test_a_parameter_that_two_methods_have_with_other_values_is_said(tmp_path: P
     write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": {"name": "fedproto", "lambda": 1.0}})
     assert method_differences([*groups_in(tmp_path).values()]) == [
         "methods differ in algorithm.lambda (fedtsp: 10; fedproto: 1)"
-    ]
-
-
-def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> None:
-    for method, seeds in (("fedtsp", (0,)), ("fedproto", (1,)), ("local", (0, 1))):
-        for seed in seeds:
-            changes = {"algorithm": method, "seed": seed}
-            other = "other" if (method, seed) == ("local", 1) else None
-            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
-    groups = groups_in(tmp_path)
-    members = [groups[name] for name in ("fedtsp", "fedproto", "local")]
-    blocks = blocks_of(members)
-    assert [[member.label for member in block] for block in blocks] == [
-        ["fedtsp", "fedproto"],
-        ["local"],
-    ]
-    assert explain_blocks(blocks) == [
-        "not compared: fedproto and local have other partitions (seed 1)"
     ]
 
 

@@ -1,19 +1,17 @@
-"""Runs that are reported together: which of them are comparable, and their caveats."""
+"""Groups of runs that are reported together: their differences, and what is unequal."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from typing import Any
 
 from fedray.config import PROTOCOL, role_of
 from fedray.results.frame import At, RunGroup, frame_of_groups
 from fedray.results.labels import show_value, text_of
 from fedray.results.numbers import OF_MEANS, Numbers
-from fedray.results.paired import Comparison, Side, holm
+from fedray.results.paired import Comparison, holm
 from fedray.storage.metric import BEST, Metric
 
 
@@ -22,9 +20,9 @@ class Report:
     """Groups of runs that are reported together.
 
     Attributes:
-        groups: all rows, in the table's order.
-        metrics: the metrics of the table; the first one ranks.
-        at: whether best or last values are ranked and compared.
+        groups: all groups, the best first.
+        metrics: the metrics that are shown; the first one ranks.
+        at: whether the chosen or the last round counts.
         notes: runs that were left out, and other notes.
     """
 
@@ -32,11 +30,6 @@ class Report:
     metrics: Sequence[Metric]
     at: At
     notes: Sequence[str] = ()
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that ranks."""
-        return self.metrics[0]
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -49,54 +42,36 @@ class Report:
         return frame_of_groups(self.groups, [*self.metrics, *further], self.at)
 
     @cached_property
-    def blocks(self) -> list[list[RunGroup]]:
-        """Blocks of groups that are comparable with each other."""
-        return blocks_of(self.groups)
+    def by_column(self) -> list[list[RunGroup]]:
+        """The groups of each column, the best one of each first."""
+        return [
+            [group for group in self.groups if group.column == column]
+            for column in self.numbers.columns
+        ]
 
-    @property
-    def tables(self) -> list[list[RunGroup]]:
-        """One table per block, or a single table if no two groups are comparable, as in a grid."""
-        incomparable = len(self.blocks) == len(self.groups)
-        return [list(self.groups)] if incomparable else self.blocks
-
-    def differences(self, block: Sequence[RunGroup]) -> list[tuple[Comparison, float | None]]:
-        """Compare the groups of a block with the first one, by the metric that ranks.
-
-        Returns:
-            The comparisons, each with its p, Holm-corrected over the block.
-        """
-        first, *rivals = (Side(member.row, member.column) for member in block)
-        found = [self.numbers.compare(rival, first, self.metric.name) for rival in rivals]
-        return list(zip(found, holm([comparison.p for comparison in found]), strict=True))
+    @cached_property
+    def differences(self) -> list[tuple[RunGroup, Comparison, float | None]]:
+        """Each group minus the best of its column if both are comparable, with p by Holm."""
+        found: list[tuple[RunGroup, Comparison, float | None]] = []
+        for best, *others in self.by_column:
+            rivals = [rival for rival in others if not incompatibilities(best, rival)]
+            name = self.metrics[0].name
+            compared = [self.numbers.compare(rival.side, best.side, name) for rival in rivals]
+            ps = holm([comparison.p for comparison in compared])
+            found += zip(rivals, compared, ps, strict=True)
+        return found
 
     @property
     def caveats(self) -> list[str]:
-        """Unequal files, environments, rounds, data and settings."""
-        methods = dict.fromkeys(note for block in self.blocks for note in method_differences(block))
+        """Unequal files, environments, rounds and settings."""
         return [
             *_files(self.groups),
             *_environments(self.groups),
             *_unfinished_runs(self.groups),
-            *explain_blocks(self.blocks),
-            *methods,
+            *(note for column in self.by_column for note in _not_compared(*column)),
+            *method_differences(self.groups),
             *self.notes,
         ]
-
-
-# --- comparable groups ----------------------------------------------------------------------------
-
-
-def blocks_of(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
-    """Partition groups into blocks whose members are pairwise comparable (greedy, first fit)."""
-    blocks: list[list[RunGroup]] = []
-    for member in groups:
-        for block in blocks:
-            if not any(incompatibilities(other, member) for other in block):
-                block.append(member)
-                break
-        else:
-            blocks.append([member])
-    return blocks
 
 
 def incompatibilities(one: RunGroup, other: RunGroup) -> list[str]:
@@ -114,35 +89,34 @@ def incompatibilities(one: RunGroup, other: RunGroup) -> list[str]:
     return reasons
 
 
-def _of_data(one: RunGroup, other: RunGroup) -> Iterable[str]:
+def _of_data(one: RunGroup, other: RunGroup) -> Iterator[str]:
     hashes = [{run.run.info.data_sha256 for run in group.runs} for group in (one, other)]
     if None in hashes[0] | hashes[1]:
         yield "images without a hash, which may be others"
-        return
-    if hashes[0] != hashes[1]:
-        names = [group.runs[0].data for group in (one, other)]
-        yield "other images" + (f" ({' and '.join(names)})" if names[0] != names[1] else "")
-        return
-    first, second = (
-        {run.seed: run.run.info.partition_sha256 for run in group.runs} for group in (one, other)
-    )
-    common = sorted(first.keys() & second.keys())
-    seeds = [seed for seed in common if first[seed] is None or first[seed] != second[seed]]
-    if seeds:
-        yield f"other partitions (seed {', '.join(map(str, seeds))})"
+    elif hashes[0] != hashes[1]:
+        yield "other images"
+    else:
+        first, second = (
+            {run.seed: run.run.info.partition_sha256 for run in group.runs}
+            for group in (one, other)
+        )
+        common = sorted(first.keys() & second.keys())
+        seeds = [seed for seed in common if first[seed] is None or first[seed] != second[seed]]
+        if seeds:
+            yield f"other partitions (seed {', '.join(map(str, seeds))})"
 
 
-def explain_blocks(blocks: Sequence[Sequence[RunGroup]]) -> list[str]:
-    """Return a line for each further block: why it is not comparable with the first one."""
-    first, *further = blocks
-    pairs = [
-        next(pair for pair in product(first, block) if incompatibilities(*pair))
-        for block in further
-    ]
-    return [
-        f"not compared: {a.label} and {b.label} have {', '.join(incompatibilities(a, b))}"
-        for a, b in pairs
-    ]
+# --- caveats --------------------------------------------------------------------------------------
+
+
+def _not_compared(best: RunGroup, *others: RunGroup) -> Iterator[str]:
+    """Yield the groups that are not comparable with the best one of their column, by reason."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for other in others:
+        by_reason[", ".join(incompatibilities(best, other))].append(other.label)
+    for reason, labels in by_reason.items():
+        if reason:
+            yield f"not compared with {best.label}, {reason}: {'; '.join(labels)}"
 
 
 def method_differences(groups: Sequence[RunGroup]) -> list[str]:
@@ -151,9 +125,9 @@ def method_differences(groups: Sequence[RunGroup]) -> list[str]:
     Keys of tuning and of the protocol do not count; those of a method count among the methods that
     have them.
     """
-    methods: dict[str, list[Mapping[str, Any]]] = {}
+    methods: dict[str, list[Mapping[str, object]]] = defaultdict(list)
     for member in groups:
-        methods.setdefault(member.method, []).append(member.keys)
+        methods[member.method].append(member.keys)
     notes = []
     for key in dict.fromkeys(key for member in groups for key in member.keys):
         of_method = key.startswith("algorithm.") and key != "algorithm.name"
@@ -168,9 +142,6 @@ def method_differences(groups: Sequence[RunGroup]) -> list[str]:
             words = "; ".join(f"{name}: {', '.join(sorted(v))}" for name, v in values.items())
             notes.append(f"methods differ in {key} ({words})")
     return notes
-
-
-# --- caveats --------------------------------------------------------------------------------------
 
 
 def _files(groups: Sequence[RunGroup]) -> Iterator[str]:
