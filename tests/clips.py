@@ -81,7 +81,7 @@ def choice(**params: Any) -> ClipChoice:
 def clip_of(folder: Path) -> FrozenClip:
     """The CLIP of a folder; the same object for all who ask."""
     chosen = choice(path=str(folder))
-    return load_clip(chosen, CPU, written=chosen.written)
+    return load_clip(chosen, CPU, chosen.written)
 
 
 def prompted(method: str, clip: FrozenClip, names: Sequence[str] = DIGITS, **hparams: Any) -> Any:

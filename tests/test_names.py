@@ -16,7 +16,6 @@ FREE = ("algorithms", "trained")
 SAME = {
     "main": "the program of a module",
     "command": "the command of a module",
-    "draw": "random weights, and a random experiment",
     "sync": "a folder with the disk, and with MLflow",
     "Entry": "an entry of a registry, and its description",
     "Experiment": "the typed experiment, and its face in Python",

@@ -213,7 +213,7 @@ class TextConfig(Frozen):
 
     def switched_off(self) -> Mapping[str, str]:
         """Return the keys of descriptions if the style reads none."""
-        if registry("text style").get(self.style.name).needs_descriptions:
+        if registry("text style").get(self.style.name).field:
             return {}
         reason = f"text.style={self.style.name} makes texts of the classes' names alone"
         return dict.fromkeys(("descriptions", "template"), reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,28 +47,13 @@ class ClassDescriptions(Frozen):
 _File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
 
 
-@dataclass(frozen=True)
-class Descriptions:
-    """The descriptions of all classes of a data set.
-
-    Attributes:
-        source: the file that holds them.
-        classes: the descriptions by class name, in the order of the data set's classes.
-    """
-
-    source: str
-    classes: Mapping[str, ClassDescriptions]
-
-
-def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descriptions:
-    """Read a JSON file of descriptions and match it to a data set's classes.
+def load_descriptions(
+    name_or_path: str, class_names: Sequence[str]
+) -> dict[str, ClassDescriptions]:
+    """Read a shipped ("cifar10") or a JSON file of descriptions; return them by class, in order.
 
     Names match if they are equal after lower-casing and after replacing underscores and runs of
     blanks by one blank. The file may describe further classes.
-
-    Args:
-        name_or_path: the name of a shipped file ("cifar10"), or the path of a JSON file.
-        class_names: the classes, in the order of their labels.
 
     Raises:
         UserError: if the file is missing or has another form, two names match the same class, a
@@ -95,7 +79,7 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
             f"{where}: class '{first}' has {one} of \"Fine-grained Descriptions\", but class "
             f"'{second}' has {other}; give every class equally many"
         )
-    return Descriptions(str(path), classes)
+    return classes
 
 
 def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
@@ -156,12 +140,7 @@ def find_descriptions(name_or_path: str) -> Path:
 
 
 def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
-    """Return a description file to fill in, with the fields that style fine needs.
-
-    Args:
-        class_names: the classes.
-        texts: number of descriptions per class (FedTSP: k = 3).
-    """
+    """Return a file to fill in, with the fields that style fine needs and k = 3 `texts`."""
     return {
         name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}
         for name in class_names

@@ -49,17 +49,14 @@ def equal_tokens(tokens: Tokens, k: int = 1) -> Pair | None:
 def refuse_equal(
     pair: Pair | None, texts: Sequence[str], encoder: str, remedy: str, *, insists: bool = False
 ) -> None:
-    """Refuse two classes that an encoder cannot tell apart.
+    """Raise a UserError about two classes that an encoder cannot tell apart; None for no pair.
 
     Args:
-        pair: the classes; None if all differ.
+        pair: the classes.
         texts: the first text of every class.
-        encoder: the encoder, as the beginning of the message.
-        remedy: what to do, as the end of the message.
+        encoder: the beginning of the message.
+        remedy: the end of the message.
         insists: whether the user gave these names on purpose; then only warn.
-
-    Raises:
-        UserError: if there is a pair, unless the user insists.
     """
     if pair is None:
         return

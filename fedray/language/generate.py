@@ -17,9 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 """Maximal number of requests for a class whose answers do not have the right form."""
+RETRIES, BACKOFF_S, TIMEOUT_S = 6, 1.0, 120.0
+"""Repetitions of a request after a temporary failure or a lost connection, seconds before the
+second (doubled each time; the server's Retry-After takes precedence), seconds to wait for one."""
 RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 """Status codes of temporary failures."""
 
@@ -70,104 +72,84 @@ Answer with this JSON object:
 _KEPT = "answers so far are kept"
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """The endpoint of a language model.
+def endpoint() -> tuple[str, str, str]:
+    """Return base URL, model and secret key ("" for none) from the environment.
 
-    Attributes:
-        url: the base URL, to which /chat/completions is appended; messages name its host alone.
-        model: the model's name at the endpoint.
-        key: the secret key, never shown; empty if the endpoint needs none.
-        retries: maximal repetitions of a request after a temporary failure or a lost connection.
-        backoff_s: seconds before the second repetition; doubled each time, up to a minute. The
-            server's Retry-After takes precedence.
-        timeout_s: seconds to wait for an answer.
+    Raises:
+        UserError: if one of the first two is not set.
     """
-
-    url: str
-    model: str
-    key: str = field(default="", repr=False)
-    retries: int = 6
-    backoff_s: float = 1.0
-    timeout_s: float = 120.0
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Endpoint:
-        """Read FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY.
-
-        Raises:
-            UserError: if one of the first two is not set.
-        """
-        names = ("BASE_URL", "MODEL", "API_KEY")
-        url, model, key = (environ.get(f"FEDRAY_LLM_{name}", "").strip() for name in names)
-        if not url or not model:
-            raise UserError(
-                "set FEDRAY_LLM_BASE_URL (for example https://api.openai.com/v1), "
-                "FEDRAY_LLM_MODEL and, if needed, FEDRAY_LLM_API_KEY"
-            )
-        return cls(url.rstrip("/"), model, key)
-
-    @property
-    def host(self) -> str:
-        """The endpoint's name in messages, since the URL may contain a secret."""
-        return urlsplit(self.url).hostname or "the endpoint"
-
-    def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Send a conversation and return the model's answer.
-
-        Raises:
-            UserError: if the endpoint refuses the request, or gives no answer after all retries.
-        """
-        reply = self._post(messages)
-        try:
-            choice = reply.json()["choices"][0]
-            answer = choice["message"]["content"]
-        except (ValueError, LookupError, TypeError):
-            said = one_line(reply.text.replace(self.key, "***") if self.key else reply.text)
-            raise UserError(
-                f"{self.host} gave no chat completion, but status {reply.status_code} ({said}); "
-                f"check FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY; {_KEPT}"
-            ) from None
-        if isinstance(answer, list):  # parts, of which thoughts have another type
-            answer = "".join(part["text"] for part in answer if part.get("type") == "text")
-        if not answer:  # a reasoning model has spent its tokens on thoughts
-            reason = choice.get("finish_reason")
-            raise UserError(f"{self.model} gave no answer (finish_reason: {reason}); {_KEPT}")
-        return str(answer)
-
-    def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
-        """Send the request, and repeat it after temporary failures."""
-        import requests
-        from requests.adapters import HTTPAdapter
-        from urllib3.util import Retry
-
-        retry = Retry(
-            total=self.retries,
-            backoff_factor=self.backoff_s,
-            backoff_max=60,
-            status_forcelist=RETRIED,
-            allowed_methods=("POST",),
-            raise_on_status=False,
+    names = ("BASE_URL", "MODEL", "API_KEY")
+    url, model, key = (os.environ.get(f"FEDRAY_LLM_{name}", "").strip() for name in names)
+    if not url or not model:
+        raise UserError(
+            "set FEDRAY_LLM_BASE_URL (for example https://api.openai.com/v1), FEDRAY_LLM_MODEL "
+            "and, if needed, FEDRAY_LLM_API_KEY"
         )
-        content = {"model": self.model, "messages": list(messages)}
-        timeout = min(30.0, self.timeout_s), self.timeout_s
-        try:
-            with requests.Session() as session:
-                for scheme in ("http://", "https://"):
-                    session.mount(scheme, HTTPAdapter(max_retries=retry))
-                url = f"{self.url}/chat/completions"
-                return session.post(url, json=content, auth=self._sign, timeout=timeout)
-        except requests.RequestException as error:
-            raise UserError(
-                f"{self.host} did not answer after {self.retries} retries "
-                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL; {_KEPT}"
-            ) from None
+    return url.rstrip("/"), model, key
 
-    def _sign(self, request: Any) -> Any:
-        # As an auth callable, because requests would replace a plain header by ~/.netrc's password.
-        if self.key:
-            request.headers["Authorization"] = f"Bearer {self.key}"
+
+def ask(question: str) -> str:
+    """Send a question to the endpoint and return the answer.
+
+    Raises:
+        UserError: if the endpoint refuses the request, or gives no answer after all retries.
+    """
+    url, model, key = endpoint()
+    reply = _post(question)
+    try:
+        choice = reply.json()["choices"][0]
+        answer = choice["message"]["content"]
+    except (ValueError, LookupError, TypeError):
+        text = one_line(reply.text.replace(key, "***") if key else reply.text)
+        raise UserError(
+            f"{_host(url)} gave no chat completion, but status {reply.status_code} ({text}); check "
+            f"FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY; {_KEPT}"
+        ) from None
+    if isinstance(answer, list):  # parts, of which thoughts have another type
+        answer = "".join(part["text"] for part in answer if part.get("type") == "text")
+    if not answer:  # a reasoning model has spent its tokens on thoughts
+        reason = choice.get("finish_reason")
+        raise UserError(f"{model} gave no answer (finish_reason: {reason}); {_KEPT}")
+    return str(answer)
+
+
+def _host(url: str) -> str:
+    """Return the endpoint's name in messages, since the URL may contain a secret."""
+    return urlsplit(url).hostname or "the endpoint"
+
+
+def _post(question: str) -> requests.Response:
+    """Send the request, and repeat it after temporary failures."""
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3.util import Retry
+
+    url, model, key = endpoint()
+    retry = Retry(
+        total=RETRIES,
+        backoff_factor=BACKOFF_S,
+        status_forcelist=RETRIED,
+        allowed_methods=("POST",),
+        raise_on_status=False,
+    )
+    messages = [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
+    content = {"model": model, "messages": messages}
+
+    def sign(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if key:  # as `auth`, because requests would replace a plain header by ~/.netrc's password
+            request.headers["Authorization"] = f"Bearer {key}"
         return request
+
+    try:
+        with requests.Session() as session:
+            session.mount(url, HTTPAdapter(max_retries=retry))
+            place = f"{url}/chat/completions"
+            return session.post(place, json=content, auth=sign, timeout=TIMEOUT_S)
+    except requests.RequestException as error:
+        raise UserError(
+            f"{_host(url)} did not answer ({type(error).__name__}); check FEDRAY_LLM_BASE_URL; "
+            f"{_KEPT}"
+        ) from None
 
 
 class _Answer(ClassDescriptions):
@@ -178,37 +160,33 @@ class _Answer(ClassDescriptions):
     fine: tuple[str, str, str] = Field(alias="Fine-grained Descriptions")
 
 
-def asked_of(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
+def asked_of(name: str, question: str) -> dict[str, Any]:
     """Ask for the descriptions of a class, unless an answer to the question is stored already.
 
-    After an answer of the wrong form the model is asked again, with the reason.
-
     Raises:
-        UserError: if the endpoint fails, or no answer has the right form.
+        UserError: if the endpoint fails, or `MAX_ATTEMPTS` answers do not have the right form.
     """
-    asked = json.dumps([endpoint.host, endpoint.model, _ROLE, question])
-    file = cache_folder() / "descriptions" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+    url, model, _ = endpoint()
+    content = json.dumps([_host(url), model, _ROLE, question])
+    file = cache_folder() / "descriptions" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
     if file.exists():
         kept: dict[str, Any] = json.loads(file.read_text())
         return kept
     file.parent.mkdir(parents=True, exist_ok=True)  # before anything is asked and paid for
-    first = [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
-    messages, wrong = first, ""
+    asked, reason = question, ""
     for _ in range(MAX_ATTEMPTS):
-        answer = endpoint.ask(messages)
+        answer = ask(asked)
         try:
             parsed = _parse(name, answer)
         except UserError as error:
-            wrong = str(error)
-            again = f"This is not the wanted JSON object: {wrong}. Again."
-            replies = {"assistant": answer, "user": again}
-            messages = first + [{"role": role, "content": text} for role, text in replies.items()]
+            reason = str(error)
+            asked = f"{question}\n\nAn earlier answer was not the wanted JSON object: {reason}"
         else:
             write_json(file, parsed)
             return parsed
     raise UserError(
-        f"{endpoint.model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the "
-        f"last: {wrong}; choose another FEDRAY_LLM_MODEL; {_KEPT}"
+        f"{model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the last: "
+        f"{reason}; choose another FEDRAY_LLM_MODEL; {_KEPT}"
     )
 
 
@@ -227,13 +205,8 @@ def questions(
 ) -> dict[str, str]:
     """Return what the model is asked about each class, by class.
 
-    Args:
-        classes: class names, all different.
-        dataset: what the pictures are, for {dataset} of the instruction.
-        instruction: the question, with {label} for the class and {others} for all other classes.
-
-    Raises:
-        UserError: if the instruction does not name the class.
+    In the instruction, {label} stands for the class, {others} for all other classes and {dataset}
+    for `dataset`. It must name the class.
     """
     if "{label}" not in instruction:
         raise UserError("--instruction: the text does not say {label} where the class is named")
@@ -248,14 +221,13 @@ def questions(
 
 
 def read_classes(text: str) -> list[str]:
-    """Return class names from a list as that of `data.classes`, or a file with a name per line.
+    """Return class names from a list as that of `data.classes`, or a .txt file with one per line.
 
     Raises:
         UserError: if the file does not exist, or two names are the same.
     """
-    path = Path(text).expanduser()
-    if path.is_file() or ("," not in text and path.suffix == ".txt"):
-        parts = read_text(path, "--classes: the file", MOST_BYTES).splitlines()
+    if text.endswith(".txt"):
+        parts: list[Any] = read_text(Path(text), "--classes: the file", MOST_BYTES).splitlines()
     else:
         parts = parse_yaml(text, "--classes") if text.startswith("[") else text.split(",")
     names = [str(part).strip() for part in parts if str(part).strip()]
@@ -266,7 +238,7 @@ def read_classes(text: str) -> list[str]:
 @click.command(
     cls=Command, epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY."
 )
-@click.option("--classes", required=True, help="cat,dog or a file with one name per line.")
+@click.option("--classes", required=True, help="cat,dog or a .txt file with one name per line.")
 @click.option("--out", required=True, type=PATH, help="The JSON file to write.")
 @click.option("--dataset", default="photographs", help="What the pictures are, for {dataset}.")
 @click.option(
@@ -274,7 +246,8 @@ def read_classes(text: str) -> list[str]:
 )
 def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> None:
     """Ask a large language model for descriptions of classes."""
-    endpoint, names, text = Endpoint.from_environment(), read_classes(classes), INSTRUCTION
+    endpoint()
+    names, text = read_classes(classes), INSTRUCTION
     if out.exists() or not out.parent.is_dir():
         raise UserError(f"--out: {out} exists, or its folder does not; name another ({_KEPT})")
     if instruction is not None:
@@ -282,7 +255,7 @@ def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> 
     described = {}
     try:
         for name, question in questions(names, dataset, text).items():
-            described[name] = asked_of(name, question, endpoint)
+            described[name] = asked_of(name, question)
             print(f"{len(described)}/{len(names)} {name}", flush=True)
     except KeyboardInterrupt as stop:
         say_stopped(stop, f"{_KEPT}; ask again for what is missing")

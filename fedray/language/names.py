@@ -30,15 +30,7 @@ def shipped_lists() -> list[str]:
 
 
 def check_words(names: Sequence[str], remedy: str) -> None:
-    """Refuse class names that are no words, of which no text encoder can make sense.
-
-    Args:
-        names: the class names.
-        remedy: how to give other names, as the end of the message.
-
-    Raises:
-        UserError: for the first names that look like identifiers.
-    """
+    """Raise a UserError, which ends in `remedy`, if class names are identifiers, not words."""
     if ids := ids_among(names):
         more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
         raise UserError(

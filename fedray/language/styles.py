@@ -6,7 +6,7 @@ A style is a class that is registered by name, here or in another file.
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +18,6 @@ from fedray.config.registry import Registry
 from fedray.language.descriptions import (
     MOST_TEXTS,
     ClassDescriptions,
-    Descriptions,
     display_name,
     load_descriptions,
     shipped_names,
@@ -54,8 +53,6 @@ class TextStyle(Entry):
     """The k templates, each with {label}, of a style without descriptions."""
     field: ClassVar[str] = ""
     """The field of a description file that fills {description}; "" without descriptions."""
-    needs_descriptions: ClassVar[bool] = False
-    """Whether the style needs descriptions besides class names."""
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
         """Return the descriptions of a class that the style uses; empty if there are none."""
@@ -64,14 +61,14 @@ class TextStyle(Entry):
 
     def texts(
         self,
-        descriptions: Descriptions | None,
+        descriptions: Mapping[str, ClassDescriptions] | None,
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
         """Return the k texts p_{c,j} that represent each of C classes.
 
         Args:
-            descriptions: the descriptions of the classes; None if the style does not need them.
+            descriptions: descriptions by class; None if the style does not need them.
             class_names: the classes, in the order of their labels; underscores become blanks.
             template: format of a text with {label} and {description}, for description styles.
 
@@ -80,7 +77,7 @@ class TextStyle(Entry):
 
         Paper: FedTSP Eq. (3).
         """
-        if not self.needs_descriptions:
+        if not self.field:
             labels = [display_name(name) for name in class_names]
             return [[form.format(label=label) for form in self.templates] for label in labels]
         _check_template(template)
@@ -89,17 +86,18 @@ class TextStyle(Entry):
                 f"text.style={self.name} needs text.descriptions: a shipped name "
                 f"({', '.join(shipped_names())}) or a JSON file; or set text.style=handcrafted"
             )
-        return [self._filled(descriptions, name, template) for name in class_names]
-
-    def _filled(self, descriptions: Descriptions, name: str, template: str) -> list[str]:
-        entry = descriptions.classes[name]
-        selected = self.select(entry)
-        if not selected:
-            raise UserError(
-                f"text.descriptions: {descriptions.source}, class '{name}': "
-                f'text.style={self.name} needs "{self.field}", which is missing or too short'
-            )
-        return [template.format(label=entry.label, description=text) for text in selected]
+        texts = []
+        for name in class_names:
+            entry = descriptions[name]
+            selected = self.select(entry)
+            if not selected:
+                raise UserError(
+                    f'text.descriptions: text.style={self.name} needs "{self.field}", which is '
+                    f"missing or too short for class '{name}'"
+                )
+            label = entry.label
+            texts.append([template.format(label=label, description=text) for text in selected])
+        return texts
 
 
 styles: Registry[type[TextStyle]] = Registry("text style", "fedray.language.styles")
@@ -113,18 +111,14 @@ def class_texts(
 ) -> list[list[str]]:
     """Return the k texts of each class; read descriptions only if the style needs them.
 
-    Args:
-        style: the text style.
-        class_names: the classes, in the order of their labels.
-        descriptions: the name of a shipped file or the path of a JSON file.
-        template: see `TextStyle.texts`.
+    `descriptions` is the name of a shipped file or the path of a JSON file.
 
     Raises:
         UserError: as `load_descriptions` and `TextStyle.texts`.
     """
-    if descriptions is None or not style.needs_descriptions:
-        return style.texts(None, class_names, template)
-    return style.texts(load_descriptions(descriptions, class_names), class_names, template)
+    is_read = descriptions is not None and style.field
+    described = load_descriptions(str(descriptions), class_names) if is_read else None
+    return style.texts(described, class_names, template)
 
 
 @styles.add
@@ -132,8 +126,6 @@ class Fine(TextStyle):
     """Sentences about a class's appearance, one per text (k = 3)."""
 
     name, paper, field = "fine", "FedTSP, Eq. (3)", "Fine-grained Descriptions"
-    needs_descriptions = True
-
     count: int | None = Field(None, ge=1, le=MOST_TEXTS)
     """k, the number of sentences to use per class, the first ones; None: all (FedTSP: 3)."""
 
@@ -147,7 +139,6 @@ class Short(TextStyle):
     """One phrase about a class's appearance."""
 
     name, paper, field = "short", "FedTSP, Fig. 5", "Short Description"
-    needs_descriptions = True
 
 
 @styles.add
@@ -155,7 +146,6 @@ class Long(TextStyle):
     """A paragraph about a class's appearance."""
 
     name, paper, field = "long", "FedTSP, Fig. 5", "Long Description"
-    needs_descriptions = True
 
 
 @styles.add

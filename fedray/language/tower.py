@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedray.base.errors import UserError
 from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
-from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
+from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder, Tokens
 from fedray.language.encoders.base import TowerPart
 from fedray.language.prototypes import mean_of_texts, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings
@@ -40,20 +40,12 @@ class TextTower:
         *,
         insists: bool = False,
     ) -> None:
-        self.choice, self._insists = choice, insists
+        self.choice, self._insists, self.device = choice, insists, device
+        self.encoder_name = choice.name
         if choice.per_class:
             texts = [texts_of_class[:1] for texts_of_class in texts]
-        self.k = len(texts[0])
-        self.num_classes = len(texts)
+        self.k, self.num_classes = len(texts[0]), len(texts)
         self.texts = [text for texts_of_class in texts for text in texts_of_class]
-        self.device = device
-        self._encoder: TextEncoder | None = None
-        self._frozen: Tensor | None = None
-
-    @property
-    def encoder_name(self) -> str:
-        """The encoder's name in `text.encoder`."""
-        return self.choice.name
 
     def check(self, feature_dim: int) -> None:
         """Check, without loading weights, that text prototypes can be aligned with image features.
@@ -85,39 +77,45 @@ class TextTower:
         encoder = f"text.encoder={self.encoder_name}"
         refuse_equal(pair, self.texts[:: self.k], encoder, remedy, insists=self._insists)
 
-    @property
+    @cached_property
     def encoder(self) -> TextEncoder:
         """The loaded encoder."""
-        if self._encoder is None:
-            encoder = self.choice.build().to(self.device)
-            if isinstance(encoder, TokenEncoder):
-                self._tokens = encoder.tokenize(self.texts)
-                self._refuse_equal(equal_tokens(self._tokens, self.k))
-                with torch.no_grad():
-                    self._embeddings = encoder.embed(self._tokens)
-            self._encoder = encoder
-        return self._encoder
+        return self.choice.build().to(self.device)
 
-    @property
-    def _token_encoder(self) -> TokenEncoder:
-        """The loaded encoder; raise a UserError if it reads no tokens."""
-        if isinstance(self.encoder, TokenEncoder):
-            return self.encoder
-        raise UserError(
-            f"text.encoder={self.encoder_name} reads no tokens that prompts could replace; set "
-            "algorithm.prompt_length=0, or text.encoder=minilm"
-        )
+    @cached_property
+    def _read(self) -> tuple[TokenEncoder, Tokens, Tensor]:
+        """The encoder with the tokens of the texts and their word embeddings [C*k, n, d'].
+
+        Raises:
+            UserError: if the encoder reads no tokens, or those of two classes are equal.
+        """
+        encoder = self.encoder
+        if not isinstance(encoder, TokenEncoder):
+            raise UserError(
+                f"text.encoder={self.encoder_name} reads no tokens that prompts could replace; set "
+                "algorithm.prompt_length=0, or text.encoder=minilm"
+            )
+        tokens = encoder.tokenize(self.texts)
+        self._refuse_equal(equal_tokens(tokens, self.k))
+        with torch.no_grad():
+            return encoder, tokens, encoder.embed(tokens)
 
     @property
     def token_width(self) -> int:
         """d', the width of a context token."""
-        return self._token_encoder.token_width
+        return self._read[0].token_width
 
     @property
     def shortest_text(self) -> int:
         """The number of tokens of the shortest text, special tokens included."""
-        _ = self._token_encoder  # sets `_tokens`
-        return self._tokens.shortest
+        return self._read[1].shortest
+
+    @cached_property
+    def _frozen(self) -> Tensor:
+        """The features of all texts [C*k, d] without prompts."""
+        features = cached_text_embeddings(self.choice, self.texts).to(self.device)
+        self._refuse_equal(equal_vectors(mean_of_texts(features, self.k)))
+        return features
 
     def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
         """Return text prototypes [C, d] without prompts (m = 0), cached on disk.
@@ -126,10 +124,6 @@ class TextTower:
             of_unit_length: scale each text's features, and their mean, to length 1, as in CLIP's
                 prompt ensembles; else do not normalise (FedTSP section 3.3).
         """
-        if self._frozen is None:
-            frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
-            self._refuse_equal(equal_vectors(mean_of_texts(frozen, self.k)))
-            self._frozen = frozen
         if of_unit_length:
             unit = F.normalize(self._frozen, dim=1)
             return F.normalize(mean_of_texts(unit, self.k), dim=1)
@@ -146,7 +140,7 @@ class TextTower:
         """
         part = self.encoder.part(self.texts, blocks)
         tensors = {PREFIX + name: tensor.cpu() for name, tensor in part.tensors.items()}
-        shape = replace(part.shape, k=self.k)
+        shape = torch.cat([part.shape[:4], torch.tensor([self.k], dtype=torch.float64)])
         return TowerPart(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
@@ -163,11 +157,9 @@ class TextTower:
             UserError: if the prompts are longer than the shortest text, or, with `past_text`,
                 than the encoder's limit.
         """
-        encoder = self._token_encoder  # sets `_tokens` and `_embeddings`
-        tokens, embeddings = self._tokens, self._embeddings
+        encoder, tokens, embeddings = self._read
         if classes is not None:
-            texts = (
-                classes.unsqueeze(1) * self.k + torch.arange(self.k, device=self.device)
-            ).flatten()
+            of_class = torch.arange(self.k, device=self.device)
+            texts = (classes.unsqueeze(1) * self.k + of_class).flatten()
             tokens, embeddings, prompts = tokens[texts], embeddings[texts], prompts[classes]
         return text_prototypes(encoder, tokens, embeddings, prompts, self.k, past_text=past_text)

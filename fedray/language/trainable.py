@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedray.language.encoders.base import TowerShape
-from fedray.language.encoders.bert import WORDS, attended, pooled
+from fedray.language.encoders.bert import ACTIVATIONS, WORDS, attended, pooled
 from fedray.language.encoders.kernels import same_bits
 from fedray.language.prototypes import mean_of_texts
 
@@ -26,7 +25,7 @@ PREFIX = "text."
 
 
 def class_embeddings(
-    tensors: Mapping[str, Tensor], start: Tensor, mask: Tensor, shape: TowerShape
+    tensors: Mapping[str, Tensor], start: Tensor, mask: Tensor, shape: Tensor
 ) -> Tensor:
     """Return the classes' text embeddings T [C, V] of unit length, differentiable in `tensors`.
 
@@ -35,22 +34,23 @@ def class_embeddings(
 
     Args:
         tensors: the trained part of the tower; names begin with `PREFIX`.
-        start: see `TowerPart`.
-        mask: see `TowerPart`.
-        shape: see `TowerShape`.
+        start: see `TowerPart`, as `mask` and `shape`.
+        mask: [T, n].
+        shape: [5].
     """
     named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     features = F.normalize(text_features(named, start, mask, shape), dim=1)
-    return F.normalize(mean_of_texts(features, shape.k), dim=1)
+    return F.normalize(mean_of_texts(features, int(shape[4])), dim=1)
 
 
 def text_features(
-    named: Mapping[str, Tensor], start: Tensor, mask: Tensor, shape: TowerShape
+    named: Mapping[str, Tensor], start: Tensor, mask: Tensor, shape: Tensor
 ) -> Tensor:
     """Return the outputs [T, d] of a `TowerPart`, differentiable in its tensors."""
     layers = {name.split(".")[2] for name in named if name.startswith("encoder.layer.")}
     inner, width = named["encoder.layer.0.intermediate.dense.weight"].shape
-    bert = _bert(len(layers), width, inner, shape)
+    eps, heads, activation, mean, _ = shape.tolist()
+    bert = _bert(len(layers), width, inner, eps, int(heads), ACTIVATIONS[int(activation)])
     with same_bits(start.device):
         hidden = start
         if WORDS in named:
@@ -58,7 +58,7 @@ def text_features(
                 bert, "embeddings.", named, inputs_embeds=F.embedding(start, named[WORDS])
             )
         hidden = _run(bert, "encoder.", named, hidden, attended(mask, hidden)).last_hidden_state
-    features = pooled(hidden, mask, shape.mean)
+    features = pooled(hidden, mask, bool(mean))
     if "projection.weight" not in named:
         return features
     return F.linear(features, named["projection.weight"], named["projection.bias"])
@@ -73,7 +73,9 @@ def _run(
 
 
 @lru_cache(maxsize=4)
-def _bert(layers: int, width: int, inner: int, shape: TowerShape) -> nn.Module:
+def _bert(
+    layers: int, width: int, inner: int, eps: float, heads: int, activation: str
+) -> nn.Module:
     """Return a BERT of these sizes, whose weights are always replaced."""
     from transformers import BertConfig, BertModel
 
@@ -81,10 +83,10 @@ def _bert(layers: int, width: int, inner: int, shape: TowerShape) -> nn.Module:
         vocab_size=1,
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=shape.heads,
+        num_attention_heads=heads,
         intermediate_size=inner,
-        hidden_act=shape.activation,
-        layer_norm_eps=shape.eps,
+        hidden_act=activation,
+        layer_norm_eps=eps,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )

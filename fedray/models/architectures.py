@@ -67,11 +67,7 @@ def architecture(
     or an adapter if `model.feature_dim` is not n, and the head follow the module. The first line of
     the docstring is the summary.
 
-    Args:
-        name: the name in `model.group`.
-        paper: the source.
-        min_image_size: smallest side of a square image, in pixels.
-        further: more attributes of `Architecture`, for fedray's own networks.
+    Arguments are attributes of `Architecture`; `further` ones are for fedray's own networks.
     """
 
     def add(make: Make) -> Make:

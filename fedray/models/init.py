@@ -37,11 +37,10 @@ def build(
         architecture: the name of a registered architecture.
         channels: channels of the images, 1 or 3.
         image_size: side of the square images, in pixels.
-        num_classes: C, width of the logits; 0 for a model without head.
-        feature_dim: d, common width of the features.
-        hidden: width between the projector's two layers; None for no projector.
-        imagenet: whether images are scaled by ImageNet's mean and standard deviation, or stay in
-            [-1, 1].
+        num_classes: see `BackboneClassifier`, as `feature_dim`, `hidden` and `imagenet`.
+        feature_dim: d.
+        hidden: width between the projector's two layers.
+        imagenet: whether weights are pre-trained.
         generator: CPU generator, advanced by the call; None: all weights are 0, to load states.
 
     Raises:
@@ -106,17 +105,11 @@ def initialise(
     Linear: PyTorch's default, weights Kaiming-uniform with a = sqrt(5), biases uniform within
     1/sqrt(fan_in). Conv2d: the same, or with `conv_rule="fan_out"` weights Kaiming-normal by
     fan-out for ReLU. Batch norm: weight 1, bias 0, mean 0, variance 1, no batches. Embedding:
-    standard normal.
-
-    Args:
-        module: a module on the CPU.
-        generator: a CPU generator, advanced by the call.
-        conv_rule: the rule for convolutions.
-        drawn: a part of the module that keeps its values.
-        strict: whether layers without a rule are refused, instead of keeping their values.
+    standard normal. The part `drawn` keeps its values.
 
     Raises:
-        TypeError: if a submodule holds tensors that no rule covers, unless not strict.
+        TypeError: if `strict` and a submodule holds tensors that no rule covers; else these keep
+            their values.
     """
     for name, layer in module.named_modules(memo=set(() if drawn is None else drawn.modules())):
         kind, part = type(layer), cast(Any, layer)  # a subclass may hold further tensors
@@ -163,21 +156,22 @@ def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> 
             not accepted.
     """
     images = torch.zeros(2, channels, image_size, image_size)
-    modes = deepcopy(backbone).eval(), deepcopy(backbone).train()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
-            outputs = [network(images) for network in modes]
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise UserError(
-            f"{name} cannot take images of {channels}x{image_size}x{image_size}: {named(error)}"
-            f"{plugin_line(error)}; build it from the arguments (channels, image_size)"
-        ) from None
-    shapes = [[*out.shape] if isinstance(out, Tensor) else type(out).__name__ for out in outputs]
-    width = shapes[0][-1] if shapes[0] else 0
-    for shape, mode in zip(shapes, ("", " in training"), strict=True):
-        if shape != [2, width]:
+    shapes = []
+    for network in (deepcopy(backbone).eval(), deepcopy(backbone).train()):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
+                output = network(images)
+        except (RuntimeError, ValueError, IndexError) as error:
             raise UserError(
-                f"{name} gives {shape}{mode} for images {list(images.shape)}, expected one vector "
-                "of features per image, [2, n]; end it in nn.Flatten() or a mean over the map"
-            )
-    return int(width)
+                f"{name} cannot take images of {channels}x{image_size}x{image_size}: "
+                f"{named(error)}{plugin_line(error)}; build it from the arguments (channels, "
+                "image_size)"
+            ) from None
+        shapes.append([*output.shape] if isinstance(output, Tensor) else type(output).__name__)
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != 2:
+        raise UserError(
+            f"{name} gives {shapes[0]} in tests and {shapes[1]} in training for images "
+            f"{list(images.shape)}, expected one vector of features per image, [2, n]; end it in "
+            "nn.Flatten() or a mean over the map"
+        )
+    return int(shapes[0][1])

@@ -11,13 +11,14 @@ Images are scaled by ImageNet's mean and standard deviation (`ImageNetPixels`).
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedray.base.errors import UserError, nearest, one_line, warn_once
 from fedray.config import WEIGHT_FILES
-from fedray.language.encoders.weights import read_weights
+from fedray.language.encoders.weights import reading
 from fedray.models.architectures import architectures
 
 
@@ -42,10 +43,9 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
     for name in sorted(set(names)):
         reference = architectures.get(name).reference
         if not reference:
-            possible = [entry.name for entry in architectures.entries() if entry.reference]
             raise UserError(
                 f"model.pretrained={source}: {name} does not correspond to a network of "
-                f"torchvision; set model.group to one of {', '.join(possible)}"
+                "torchvision; set model.group to one that does, for example resnet18"
             )
         valid = [str(weights) for weights in get_model_weights(reference)]
         if not _is_file(source) and source not in valid:
@@ -107,18 +107,37 @@ def _read(source: str, written: int) -> Mapping[str, Tensor]:
     """Return the tensors of a file, written at this time, or of torchvision's weights, by name."""
     del written
     if _is_file(source):
-        return read_weights(Path(source), "model.pretrained")
+        with reading(f"model.pretrained: {source} is not a weight file"):
+            return _tensors(Path(source))
     from torchvision.models import get_weight
 
     weights = get_weight(source)
     file = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
-    try:
+    with reading(
+        f"model.pretrained={source} could not be downloaded to {file} or read from it; delete a "
+        "damaged file, or pass a local one, for example model.pretrained=/path/resnet18.pth"
+    ):
         state: Mapping[str, Tensor]
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         return state
-    except Exception as error:  # what a damaged file in torch's cache raises has many types
-        raise UserError(
-            f"model.pretrained={source} could not be downloaded to {file} or read from it "
-            f"({one_line(error)}); delete a damaged file, or pass a local one, for example "
-            "model.pretrained=/path/resnet18.pth"
-        ) from None
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a state dict, alone or in a checkpoint, without DataParallel's prefix.
+
+    Raises:
+        ValueError: if the file holds anything else, or values that are no numbers.
+    """
+    from safetensors.torch import load_file
+
+    state: Any
+    if path.suffix == ".safetensors":
+        state = load_file(path)
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state) if isinstance(state, dict) else {}
+    if not state or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise ValueError("it holds no state dict, that is, tensors by name")
+    if damaged := [name for name, tensor in state.items() if tensor.isnan().any()]:
+        raise ValueError(f"it has values that are no numbers in {damaged[0]}")
+    return {name.removeprefix("module."): tensor for name, tensor in state.items()}

@@ -215,17 +215,15 @@ class PromptedModels(ModelProvider):
         labels = np.asarray(labels)[used]
         return lambda index: Samples(features, labels, np.searchsorted(used, index), inputs)
 
-    def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:
+    def _clip(self, device: torch.device) -> FrozenClip:
         from fedray.models.clip import load_clip
 
         choice = self.experiment.model.clip.build()
-        return load_clip(choice, device, half=half, written=choice.written)
+        return load_clip(choice, device, choice.written)
 
     def _model(self, name: str, device: torch.device, client: int | None = None) -> PromptedClip:
         """Return the prompted CLIP, with random prompts for a client."""
-        keys, seed = self.experiment, 0
-        half = keys.precision == "bfloat16" and device.type == "cuda"
-        clip, size = self._clip(device, half=half), int(name.partition("/")[2] or 0)
+        seed, clip, size = 0, self._clip(device), int(name.partition("/")[2] or 0)
         _, height, width = self.data.images.shape
         if (height, width) != (clip.vision.image_size,) * 2:
             raise UserError(

@@ -17,7 +17,7 @@ from fedray.data.augment import Augmentation
 from fedray.data.decoding import ReadOptions, decode
 from fedray.data.sources import Listing, Row, Source
 from fedray.language.encoders.clip_weights import WeightSource, converted_preprocessing
-from fedray.language.encoders.weights import hub_folder, read_weights
+from fedray.language.encoders.weights import hub_folder
 from fedray.language.names import names_for
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.models.init import width_of
@@ -238,20 +238,11 @@ class Auxiliary(torch.nn.Flatten):
 
 
 def test_a_network_with_other_outputs_in_training_is_refused():
-    with pytest.raises(UserError, match="mine gives tuple in training"):
+    with pytest.raises(UserError, match=r"mine gives .* and tuple in training"):
         width_of("mine", Auxiliary(), 1, 4)
 
 
 # --- messages -------------------------------------------------------------------------------------
-
-
-def test_weights_that_are_no_numbers_are_refused_with_their_file(tmp_path):
-    path = tmp_path / "weights.pt"
-    torch.save({"a": torch.zeros(2), "b": torch.tensor([1.0, float("nan")])}, path)
-    with pytest.raises(UserError, match=r"model\.pretrained: .*weights\.pt .* b"):
-        read_weights(path, "model.pretrained")
-    torch.save({"a": torch.tensor([float("-inf")]), "b": torch.tensor([True])}, path)
-    assert set(read_weights(path, "model.pretrained")) == {"a", "b"}
 
 
 def test_prompts_advise_no_file_that_the_source_does_not_read():

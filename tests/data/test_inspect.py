@@ -104,7 +104,7 @@ def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
     for entry in filled.values():
         entry["Fine-grained Descriptions"] = ["petals", "a stem", "in a meadow"]
     texts.write_text(json.dumps(filled))
-    assert load_descriptions(str(texts), tuple(COLOURS)).classes["rose"].label == "rose"
+    assert load_descriptions(str(texts), tuple(COLOURS))["rose"].label == "rose"
     assert "is there already" in inspected(capsys, flowers, *words, code=2)
 
 

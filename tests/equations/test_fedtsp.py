@@ -34,7 +34,7 @@ from fedray.core import (
 )
 from fedray.core.gate import quantise
 from fedray.language.encoders import EncoderChoice
-from fedray.language.prompts import insert_prompts
+from fedray.language.prototypes import insert_prompts
 from fedray.language.styles import class_texts
 from fedray.language.tower import TextTower
 from fedray.models import ClassifierOutput, Pixels

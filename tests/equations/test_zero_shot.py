@@ -76,6 +76,6 @@ def test_a_name_that_leaves_no_room_is_named(tiny_clip):
     model = drawn(
         prompted("promptfl", clip_of(tiny_clip), ("cat", "very " * 40 + "long"), length=4)
     )
-    match = "leaves no room for the class name 'very .* in the 32 tokens .*; shorten the name$"
+    match = "leaves no room for the class name 'very .* in the 32 tokens .*; shorten the name"
     with pytest.raises(UserError, match=match):
         model.text_features()

@@ -13,7 +13,6 @@ from fedray.base.trees import leaves
 from fedray.config import Frozen, Temperature
 from fedray.core import Algorithm, Requires, algorithms
 from fedray.models.classifier import BackboneClassifier
-from fedray.models.clip.frozen import FrozenClip, load_clip
 from fedray.models.prompted import PromptedClip
 
 
@@ -70,10 +69,6 @@ def networks_in_float32(monkeypatch):
         parts = {"text_features", "texts_after", "image_features", "shifts"}
         for name in parts & vars(owner).keys():
             exact(owner, name)
-    monkeypatch.setattr(FrozenClip, "in_half", lambda clip: clip)
-    load_clip.cache_clear()
-    yield
-    load_clip.cache_clear()
 
 
 def state_of(done) -> dict[str, torch.Tensor]:

@@ -8,7 +8,12 @@ import pytest
 
 from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
+from fedray.language.descriptions import (
+    FOLDER,
+    ClassDescriptions,
+    load_descriptions,
+    shipped_names,
+)
 from fedray.language.styles import DESCRIPTION, class_texts
 
 ENTRY = {
@@ -29,7 +34,10 @@ NUMBER = {"cifar100": 100, "tiny_imagenet": 200}
 
 
 def texts(
-    found: Descriptions | None, names: list[str], style: str, template: str = DESCRIPTION
+    found: dict[str, ClassDescriptions] | None,
+    names: list[str],
+    style: str,
+    template: str = DESCRIPTION,
 ) -> list[list[str]]:
     return component("text style", style).build().texts(found, names, template)
 
@@ -80,7 +88,7 @@ def test_eq3_texts_by_hand(tmp_path):
 def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     path = write(tmp_path, {name: {**ENTRY, "Short Label": name} for name in ("a", "b", "c")})
     found = load_descriptions(path, ["c", "A"])
-    assert [entry.label for entry in found.classes.values()] == ["c", "a"]
+    assert [entry.label for entry in found.values()] == ["c", "a"]
     assert texts(found, ["A", "c"], "fine", "{label} {description}") == [
         ["a fur", "a whiskers", "a a tail"],
         ["c fur", "c whiskers", "c a tail"],
@@ -139,14 +147,14 @@ def test_class_texts_reads_descriptions_only_where_the_style_needs_them(tmp_path
 def test_hard_negatives_are_accepted_and_ignored(tmp_path):
     path = write(tmp_path, {"cat": {**ENTRY, "Hard Negatives": ["lynx", "fox"]}})
     plain = write(tmp_path / "plain", {"cat": ENTRY})
-    assert load_descriptions(path, ["cat"]).classes == load_descriptions(plain, ["cat"]).classes
+    assert load_descriptions(path, ["cat"]) == load_descriptions(plain, ["cat"])
 
 
 def test_what_a_style_needs(tmp_path):
     short = {key: ENTRY[key] for key in ("Short Label", "Fine-grained Descriptions")}
     found = load_descriptions(write(tmp_path, {"cat": short}), ["cat"])
     assert len(texts(found, ["cat"], "fine")[0]) == 3
-    with pytest.raises(UserError, match=r"'cat': text\.style=long needs \"Long Description\""):
+    with pytest.raises(UserError, match=r"style=long needs \"Long Description\".* 'cat'"):
         texts(found, ["cat"], "long")
     with pytest.raises(UserError, match=r"text\.style=fine needs text\.descriptions"):
         texts(None, ["cat"], "fine")

@@ -51,7 +51,7 @@ def test_equal_tokens_are_found_among_all_texts_of_a_class():
         (" ".join(["cat"] * 30), "dog", " ".join(["cat"] * 31)),  # both are cut
     ],
 )
-@pytest.mark.parametrize("read", [TextTower.frozen_prototypes, lambda tower: tower.encoder])
+@pytest.mark.parametrize("read", [TextTower.frozen_prototypes, lambda tower: tower.token_width])
 def test_texts_with_the_same_tokens_are_refused(bert_folder, texts, read):
     with pytest.raises(UserError, match=rf"text\.encoder=bert {EQUAL}: .*; rename one of them"):
         read(tower("bert", texts, path=str(bert_folder)))

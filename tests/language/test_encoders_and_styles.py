@@ -8,7 +8,7 @@ import pytest
 
 from fedray.base.errors import UserError
 from fedray.config import component
-from fedray.language.descriptions import Descriptions, display_name
+from fedray.language.descriptions import ClassDescriptions, display_name
 from fedray.language.encoders import encoders
 from fedray.language.styles import Short, TextStyle, class_texts, styles
 from fedray.language.text_cache import cached_text_embeddings
@@ -61,7 +61,10 @@ class Repeat(TextStyle):
     times: int = 2
 
     def texts(
-        self, descriptions: Descriptions | None, class_names: list[str], template: str = ""
+        self,
+        descriptions: dict[str, ClassDescriptions] | None,
+        class_names: list[str],
+        template: str = "",
     ) -> list[list[str]]:
         return [[" ".join([display_name(name)] * self.times)] for name in class_names]
 

@@ -19,12 +19,12 @@ import torch
 from encoding import choose
 from safetensors.torch import load_file, save_file
 from serving import serving
-from test_published_forms import QUICK, save_state, write_sentence_encoder
+from test_published_forms import ARCHITECTURES, QUICK, save_state, write_sentence_encoder
 
 from fedray.base.errors import UserError
-from fedray.language.encoders.weights import read_weights
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.models.clip import FrozenClip, small_clip_folder
+from fedray.models.pretrained import start_from_pretrained
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 598641023\n"
 TEXTS = ["a cat", "a dog"]
@@ -49,20 +49,35 @@ def refused(load: Callable[[], Any], *named: str) -> None:
 
 # --- files ----------------------------------------------------------------------------------------
 
+CONTENTS: dict[str, bytes | object] = {
+    "empty": b"",
+    "a pointer": POINTER,
+    "a web page": b"<!DOCTYPE html><html></html>",
+    "torn": b"PK\x03\x04 torn",
+    "zeros": bytes(100),
+    "a module": torch.nn.Linear(2, 2),
+    "no tensors": {"epoch": 3},
+    "no numbers": {"conv1.weight": torch.tensor([float("nan")])},
+}
 
-@pytest.mark.parametrize("name", ["a.safetensors", "a.bin", "a.pt"])
-@pytest.mark.parametrize(
-    "content", [b"", POINTER, b"<!DOCTYPE html><html></html>", b"PK\x03\x04 torn", bytes(100)]
-)
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
+@pytest.mark.parametrize("content", CONTENTS)
 def test_a_file_without_weights_is_named(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    refused(lambda: read_weights(tmp_path / name, "a.key"), "a.key", name)
+    file, written = tmp_path / name, CONTENTS[content]
+    file.write_bytes(written) if isinstance(written, bytes) else torch.save(written, file)
+    refused(lambda: choose("openclip", path=str(file), model="tiny").build(), "text.encoder", name)
+    load = lambda: start_from_pretrained(torch.nn.Identity(), "resnet18", str(file))  # noqa: E731
+    refused(load, "model.pretrained", name)
 
 
-@pytest.mark.parametrize("content", [torch.nn.Linear(2, 2), {"epoch": 3}], ids=["module", "none"])
-def test_pickles_of_other_objects_are_refused(tmp_path, content):
-    torch.save(content, tmp_path / "model.pt")
-    refused(lambda: read_weights(tmp_path / "model.pt", "a.key"), "a.key", "model.pt")
+def test_a_clip_with_values_that_are_no_numbers(tmp_path):
+    model = clips.save_clip(tmp_path)
+    (tmp_path / "open_clip_config.json").unlink()
+    model.visual.proj.data[0, 0] = float("nan")
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    options = {"path": str(tmp_path / "a.pt"), "model": "tiny"}
+    refused(lambda: FrozenClip(clips.choice(**options).source()), "model.clip", "visual.proj")
 
 
 # --- BERT -----------------------------------------------------------------------------------------
@@ -182,7 +197,7 @@ def architectures(tmp_path_factory) -> None:
     import open_clip
 
     folder = tmp_path_factory.mktemp("architectures")
-    for name, content in {"tiny": clips.CONFIG, "tiny-quickgelu": QUICK}.items():
+    for name, content in ARCHITECTURES.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     open_clip.add_model_config(folder)
 
@@ -272,13 +287,13 @@ CLIPS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "another tag": (named(pretrained="nope"), "pretrained=nope"),
     "a tag for a folder": (named(model="hf-hub:a/b", pretrained="nope"), "nope"),
     "OpenAI's tag, plain GELU": (named(model="ViT-B-32", pretrained="openai"), "QuickGELU"),
-    "OpenAI's file, plain GELU": (openai, "QuickGELU"),
-    "OpenAI's folder, plain GELU": (openai_folder, "QuickGELU"),
+    "OpenAI's state dict": (openai, "a.pt"),
+    "OpenAI's folder": (openai_folder, "pytorch_model.bin"),
     "CoCa": (named(model="coca_ViT-B-32", pretrained="random"), "coca_ViT-B-32"),
     "RoBERTa": (named(model="roberta-ViT-B-32", pretrained="random"), "roberta-ViT-B-32"),
     "SigLIP of transformers": (of_transformers(model_type="siglip"), "siglip"),
     "another activation": (of_transformers(text_config={"hidden_act": "relu"}), "relu"),
-    "no tokenizer": (of_transformers(), "no tokenizer"),
+    "no tokenizer": (of_transformers(), "hf"),
     "a file of transformers": (file_of_transformers, "transformers"),
     "without tokenizer.json": (small_tokenizer(None), "tokenizer"),
     "an empty tokenizer.json": (small_tokenizer(b"{}"), "tokenizer"),

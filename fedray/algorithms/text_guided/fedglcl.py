@@ -39,7 +39,7 @@ from fedray import core
 from fedray.algorithms.averaging.fedavg import ExtraParameters, FedAvg
 from fedray.algorithms.losses import cosine_matrix
 from fedray.core import Batch, ClassifierOutput, LocalContext, Server, ServerState
-from fedray.language.trainable import TowerShape, class_embeddings
+from fedray.language.trainable import class_embeddings
 
 Denominator = Literal["all", "negatives"]
 Blocks = Annotated[int, Field(ge=0, le=1000)] | Literal["all"]
@@ -136,7 +136,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
             "hidden": torch.zeros(*mask.shape, 1) if is_whole else start,
             "words": start if is_whole else torch.zeros_like(mask).long(),
             "mask": mask,
-            "shape": tower.shape.numbers(),
+            "shape": tower.shape,
         }
         return {**state, **inputs, "extra": dict(tower.tensors)}
 
@@ -146,4 +146,4 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         if self.blocks == 0:
             return F.linear(super().text(local), extra[WEIGHT], extra[BIAS])
         start = memory["hidden" if memory["hidden"].shape[2] > 1 else "words"]
-        return class_embeddings(extra, start, memory["mask"], TowerShape.of(memory["shape"]))
+        return class_embeddings(extra, start, memory["mask"], memory["shape"])

@@ -5,7 +5,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
 
     Eq. (2) -> FedTSP.loss
     Eq. (3) -> TextStyle.texts          (language/styles.py)
-    Eq. (4) -> insert_prompts           (language/prompts.py)
+    Eq. (4) -> insert_prompts           (language/prototypes.py)
     Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
     Eq. (6) -> by_class, class_average (mean.py)
     Eq. (7) -> server_loss
@@ -41,7 +41,7 @@ from fedray.config import Tree
 from fedray.core import Client, ClientState, Downlinks, Server, ServerState, StepResult, Total
 from fedray.evaluation.protocols import Analysis, Metric
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
-from fedray.language.prompts import initial_prompts
+from fedray.language.prototypes import initial_prompts
 
 FEW = 10  # the most classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)
 

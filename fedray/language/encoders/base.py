@@ -95,51 +95,6 @@ class Tokens:
         return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
 
 
-ACTIVATIONS = ("gelu", "relu", "gelu_new", "gelu_pytorch_tanh")
-"""Activations of a BERT whose blocks clients can train, by transformers' names."""
-
-
-@dataclass(frozen=True)
-class TowerShape:
-    """The settings of a BERT that do not follow from its tensors.
-
-    Attributes:
-        eps: epsilon of the layer norms.
-        heads: number of attention heads.
-        activation: the activation between the two linear maps, one of `ACTIVATIONS`.
-        mean: True if a text's output is the mean over its positions, False for the first position.
-        k: texts per class.
-
-    Raises:
-        UserError: if the activation is another one.
-    """
-
-    eps: float
-    heads: int
-    activation: str
-    mean: bool
-    k: int = 1
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise UserError(
-                f"the text tower has the activation {self.activation}, so that clients cannot "
-                f"train it; give one with {', '.join(ACTIVATIONS)}, or set algorithm.blocks=0"
-            )
-
-    def numbers(self) -> Tensor:
-        """Encode the settings as a float64 tensor [5], which can be sent and stored."""
-        activation = ACTIVATIONS.index(self.activation)
-        integers = [float(number) for number in (self.heads, activation, self.mean, self.k)]
-        return torch.tensor([self.eps, *integers], dtype=torch.float64)
-
-    @classmethod
-    def of(cls, numbers: Tensor) -> TowerShape:
-        """Decode the settings that `numbers` encoded."""
-        eps, heads, activation, mean, k = numbers.tolist()
-        return cls(eps, int(heads), ACTIVATIONS[int(activation)], bool(mean), int(k))
-
-
 class TowerPart(NamedTuple):
     """The last blocks of a BERT, and their inputs for T texts.
 
@@ -150,13 +105,15 @@ class TowerPart(NamedTuple):
         start: outputs of the lower blocks [T, n, w]; for a whole tower the rows of word embeddings,
             int64 [T, n].
         mask: [T, n], bool; True where a position belongs to its text.
-        shape: see `TowerShape`.
+        shape: settings that do not follow from the tensors, float64 [5]: epsilon of the layer
+            norms, attention heads, position in `bert.ACTIVATIONS`, 1 if a text's output is the mean
+            over its positions and 0 for the first position, texts per class.
     """
 
     tensors: Mapping[str, Tensor]
     start: Tensor
     mask: Tensor
-    shape: TowerShape
+    shape: Tensor
 
 
 class TextEncoder(ABC):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -20,7 +19,6 @@ from fedray.language.encoders.base import (
     TokenEncoder,
     Tokens,
     TowerPart,
-    TowerShape,
     encoders,
     freeze,
     warn_cut,
@@ -42,6 +40,8 @@ from fedray.storage.files import read_typed
 Pooling = Literal["cls", "mean"]
 KEY = "text.encoder"
 WORDS = "embeddings.word_embeddings.weight"
+ACTIVATIONS = ("gelu", "relu", "gelu_new", "gelu_pytorch_tanh")
+"""Activations of a BERT whose blocks clients can train, by transformers' names."""
 
 
 class BertTextChoice(EncoderChoice):
@@ -58,33 +58,30 @@ class BertTextChoice(EncoderChoice):
             UserError: if the folder is missing.
         """
 
-    def read(self) -> tuple[Pooling, bool]:
+    def _read(self) -> tuple[Pooling, bool]:
         """Return which output represents a text, and whether the official code is followed."""
         return getattr(self, "pooling", "cls"), getattr(self, "bert_compat", False)
 
     def identity(self) -> str:
-        folder = self.folder()
+        folder, (pooling, compat) = self.folder(), self._read()
         content = digest([*matches(folder, TEXT_FILES), *weight_files(folder)])
-        if self.kind == "align":
-            return f"align:{content}"
-        pooling, compat = self.read()
-        return f"bert:{pooling}{'-compat' if compat else ''}:{content}"
+        read = "" if self.kind == "align" else f":{pooling}{'-compat' if compat else ''}"
+        return f"{self.kind}{read}:{content}"
 
     def width(self) -> int:
-        config = _read(self.folder() / "config.json")
-        is_align = self.kind == "align"
-        return int(
-            config.get("projection_dim", 640) if is_align else config.get("hidden_size", 768)
-        )
+        key, usual = ("projection_dim", 640) if self.kind == "align" else ("hidden_size", 768)
+        return int(_read(self.folder() / "config.json").get(key, usual))
 
     def build(self) -> BertEncoder:
-        (pooling, compat), identity = self.read(), self.identity()
+        (pooling, compat), identity = self._read(), self.identity()
         is_mean = pooling == "mean"
         return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=compat)
 
 
 class HubChoice(BertTextChoice):
     """Base of text encoders from the Hugging Face hub or a folder."""
+
+    repository: ClassVar[str]
 
     model: PathText | None = None
     """Name on the hub; default: bert-base-uncased for bert, kakaobrain/align-base for align."""
@@ -100,6 +97,9 @@ class HubChoice(BertTextChoice):
             )
         return self
 
+    def folder(self) -> Path:
+        return find_folder(KEY, self.path, self.model or self.repository, words=True)
+
 
 @encoders.add
 class BertChoice(HubChoice):
@@ -108,6 +108,7 @@ class BertChoice(HubChoice):
     name = "bert"
     version = 2  # transformers computes it
     paper = "Devlin et al., BERT, NAACL 2019"
+    repository = "bert-base-uncased"
 
     pooling: Pooling = "cls"
     """Output of a text: of the first position (cls, FedTSP), or the mean over all."""
@@ -124,7 +125,7 @@ class BertChoice(HubChoice):
         return self
 
     def folder(self) -> Path:
-        folder = find_folder(KEY, self.path, self.model or "bert-base-uncased", words=True)
+        folder = super().folder()
         _check_sentence_encoder(folder, self.pooling)
         return folder
 
@@ -159,9 +160,7 @@ class AlignChoice(HubChoice):
     kind = "align"
     version = 2  # transformers computes it
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
-
-    def folder(self) -> Path:
-        return find_folder(KEY, self.path, self.model or "kakaobrain/align-base", words=True)
+    repository = "kakaobrain/align-base"
 
 
 class BertEncoder(TokenEncoder):
@@ -219,12 +218,12 @@ class BertEncoder(TokenEncoder):
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
         from transformers import AutoTokenizer, BertTokenizer
 
-        folder = self._folder
-        loader = AutoTokenizer if _read(folder / "config.json").get("model_type") else BertTokenizer
-        with reading(f"{KEY}: the tokenizer in {folder}"):
-            tokenizer = loader.from_pretrained(folder, local_files_only=True)
+        of_2019 = "model_type" not in _read(self._folder / "config.json")
+        loader = BertTokenizer if of_2019 else AutoTokenizer
+        with reading(f"{KEY}: the tokenizer in {self._folder}"):
+            tokenizer = loader.from_pretrained(self._folder, local_files_only=True)
             check_vocabulary(tokenizer)
-            _check_case(tokenizer, folder)
+            _check_case(tokenizer, self._folder)
         return tokenizer
 
     @property
@@ -278,6 +277,11 @@ class BertEncoder(TokenEncoder):
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
         config = self._bert.config
         number = config.num_hidden_layers
+        if config.hidden_act not in ACTIVATIONS:
+            raise UserError(
+                f"the text tower has the activation {config.hidden_act}, so that clients cannot "
+                f"train it; give one with {', '.join(ACTIVATIONS)}, or set algorithm.blocks=0"
+            )
         if blocks is not None and blocks > number:
             raise UserError(
                 f"algorithm.blocks={blocks}, but the text tower has {number} blocks; set it to "
@@ -289,26 +293,19 @@ class BertEncoder(TokenEncoder):
         tensors = {f"encoder.layer.{name}": tensor for name, tensor in trained}
         tensors |= {f"projection.{n}": t for n, t in self._projection.named_parameters()}
         if blocks is not None:
-            start = self._states(tokens, first)
+            with torch.no_grad(), same_bits(tokens.ids.device):
+                mask = tokens.mask.long()
+                states = self._bert(tokens.ids, mask, output_hidden_states=True).hidden_states
+            start = states[first]
         else:
             words, start = torch.unique(tokens.ids, return_inverse=True)
             embeddings = self._bert.embeddings.named_parameters()
             tensors |= {f"embeddings.{name}": tensor for name, tensor in embeddings}
             tensors[WORDS] = tensors[WORDS][words]
-        shape = TowerShape(
-            config.layer_norm_eps, config.num_attention_heads, config.hidden_act, self.mean
-        )
+        activation = ACTIVATIONS.index(config.hidden_act)
+        shape = [config.layer_norm_eps, config.num_attention_heads, activation, self.mean, 1]
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        return TowerPart(copies, start, tokens.mask, shape)
-
-    @torch.no_grad()
-    def _states(self, tokens: Tokens, blocks: int) -> Tensor:
-        """Return the hidden states [T, n, w] after the first blocks."""
-        hidden: Tensor = self._bert.embeddings(inputs_embeds=self._words(tokens.ids))
-        with same_bits(hidden.device):
-            for layer in self._bert.encoder.layer[:blocks]:
-                hidden = layer(hidden, attended(tokens.mask, hidden))
-        return hidden
+        return TowerPart(copies, start, tokens.mask, torch.tensor(shape, dtype=torch.float64))
 
     def to(self, device: torch.device) -> Self:
         self._bert.to(device)
@@ -350,12 +347,11 @@ def _check_case(tokenizer: Any, folder: Path) -> None:
     A vocab.txt alone does not say whether texts are put in lower case; transformers does it.
     """
     settings = folder / "tokenizer_config.json"
-    if (folder / "tokenizer.json").is_file() or (
+    says = (folder / "tokenizer.json").is_file() or (
         settings.is_file() and "do_lower_case" in _read(settings)
-    ):
-        return
+    )
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word[0].isupper())
-    if words and words[0] not in tokenizer.tokenize(words[0]):
+    if words and not says and words[0] not in tokenizer.tokenize(words[0]):
         raise ValueError(
             f"vocab.txt has words with capitals, such as '{words[0]}', but texts would be put in "
             'lower case; write {"do_lower_case": false} into tokenizer_config.json'
@@ -384,16 +380,9 @@ def _check_sentence_encoder(folder: Path, pooling: Pooling) -> None:
                 needed.add(option)
         if needed:
             raise ValueError(f"it has {min(needed)}, which is not supported")
-        prescribed = _prescribed(_read(folder / kinds["Pooling"] / "config.json"))
-        if prescribed != pooling:
+        settings = _read(folder / kinds["Pooling"] / "config.json")
+        flags = [name for name, is_on in settings.items() if "pooling_mode" in name and is_on]
+        wanted = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
+        if settings.get("pooling_mode") not in (pooling, [pooling]) and flags != [wanted]:
+            prescribed = settings.get("pooling_mode", flags)
             raise ValueError(f"its pooling is {prescribed}; set text.encoder.pooling to that")
-
-
-def _prescribed(settings: Mapping[str, Any]) -> str:
-    """Return the pooling of a sentence encoder's configuration, in its old or new form."""
-    if isinstance(modes := settings.get("pooling_mode"), str):
-        return modes
-    prefix = "pooling_mode_"
-    chosen = modes or [key for key, is_on in settings.items() if key.startswith(prefix) and is_on]
-    names = (re.sub("^pooling_mode_|_tokens?$", "", key) for key in chosen)
-    return "+".join(sorted(names)) or "mean"

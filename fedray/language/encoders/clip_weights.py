@@ -1,11 +1,12 @@
 """The weights of CLIP models: open_clip's names and tags, files and folders, and transformers'.
 
-`locate` finds them, `WeightSource` reads what describes them, `fill` puts them into a model.
+`locate` finds them, `WeightSource` reads what describes them, `build_clip` loads the model.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from fedray.language.encoders.weights import (
     hub_folder,
     load_pretrained,
     matches,
-    read_weights,
     reading,
     weight_files,
 )
@@ -40,11 +40,6 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
 )
 _PREPROCESSING = "preprocessor_config.json"
-_OPENAI_MARK = "input_resolution"
-_NO_WEIGHTS = (_OPENAI_MARK, "context_length", "vocab_size", "logit_bias", "attn_mask")
-"""Tensors in some files that are no weights of the towers."""
-_TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
-"""Prefixes of the text tower's parameters in `open_clip.CLIP`; `CustomTextCLIP` adds "text."."""
 _NAMES = {
     "text_model.": "text.",
     "vision_model.": "visual.",
@@ -99,8 +94,8 @@ class WeightSource:
 
     Attributes:
         key: the experiment's key of the model, for messages.
-        model: open_clip's name of the architecture, with prefix local-dir: or hf-hub: for a folder.
-        weights: the weight files, several for parts of one; None for random weights.
+        model: open_clip's name of the architecture, with prefix local-dir: for a folder.
+        weights: the weight files, several for parts of one; empty for random weights.
         tag: open_clip's name of the weights, or None.
         seed: the seed of random weights.
         folder: the folder whose configuration describes the model, or None.
@@ -108,15 +103,10 @@ class WeightSource:
 
     key: str
     model: str
-    weights: tuple[Path, ...] | None
+    weights: tuple[Path, ...] = ()
     tag: str | None = None
     seed: int = 0
     folder: Path | None = None
-
-    @property
-    def _name(self) -> str:
-        """open_clip's name of the model; a folder of the hub is in the local cache by now."""
-        return self.model if self.folder is None else f"local-dir:{self.folder}"
 
     @property
     def is_of_transformers(self) -> bool:
@@ -124,7 +114,7 @@ class WeightSource:
         return self.folder is not None and not (self.folder / _CONFIG).is_file()
 
     def config(self) -> dict[str, Any]:
-        """Return open_clip's configuration of the architecture.
+        """Return the arguments of `open_clip.CustomTextCLIP`.
 
         Raises:
             UserError: if the configuration is unreadable, or describes no CLIP.
@@ -134,10 +124,10 @@ class WeightSource:
         with reading(f"{self.key}: the configuration of {self.model}"):
             if self.folder is not None and self.is_of_transformers:
                 return _converted_config(self.folder)
-            config: dict[str, Any] = open_clip.get_model_config(self._name)
-            if not isinstance(config["text_cfg"], dict):
-                raise TypeError("text_cfg is not a mapping")
-            return config
+            config = open_clip.get_model_config(self.model)
+            towers = {name: dict(config[name]) for name in ("vision_cfg", "text_cfg")}
+            quick = config.get("quick_gelu", False)
+            return {"embed_dim": config["embed_dim"], "quick_gelu": quick, **towers}
 
     def preprocessing(self) -> dict[str, Any]:
         """Return the known settings of image preprocessing (mean, std, ...)."""
@@ -160,80 +150,60 @@ class WeightSource:
         import open_clip
         from open_clip.tokenizer import HFTokenizer
 
-        text = self.config()["text_cfg"]
-        folder = self._tokenizer_folder(text)
+        text, folder = self.config()["text_cfg"], self._tokenizer_folder()
         with reading(f"{self.key}: the tokenizer of {self.model}"):
             if folder is None:
-                return open_clip.get_tokenizer(self._name)
+                return open_clip.get_tokenizer(self.model)
             tokenizer = HFTokenizer(
                 str(folder),
                 context_length=text.get("context_length", 77),
                 tokenizer_mode=text.get("tokenizer_mode"),
-                **(text.get("tokenizer_kwargs") or {}),
+                **text.get("tokenizer_kwargs", {}),
             )
             check_vocabulary(tokenizer.tokenizer)
         return tokenizer
 
-    def _tokenizer_folder(self, text: Mapping[str, Any]) -> Path | None:
-        """Return the folder of the tokenizer's files; None for a tokenizer that is open_clip's own.
-
-        Args:
-            text: the configuration of the text tower.
-        """
-        name = text.get("hf_tokenizer_name")
+    def _tokenizer_folder(self) -> Path | None:
+        """Return the folder of the tokenizer's files; None for a tokenizer of open_clip's own."""
+        name = self.config()["text_cfg"].get("hf_tokenizer_name")
         if not name:
             return None
-        if self.folder is not None and (
-            matches(self.folder, TOKENIZERS) or self.model.startswith("local-dir:")
-        ):
+        if self.folder is not None and matches(self.folder, TOKENIZERS):
             return self.folder
         return hub_folder(self.key, name, model=False, words=True)
 
     @property
     def identity(self) -> str:
-        """The architecture and a hash of the weights, as a text."""
+        """The architecture and a hash of weights, configuration and tokenizer, as a text."""
         version = importlib.metadata.version("open_clip_torch")
-        if self.weights is None:
+        if not self.weights:
             return f"openclip:{self.model}:{version}:random:{self.seed}"
-        name = self.model if self.folder is None else "folder"
-        return f"openclip:{name}:{version}:{self.content}"
-
-    @property
-    def content(self) -> str:
-        """The hash of weights, configuration and tokenizer; "" for random weights."""
-        if self.weights is None:
-            return ""
         files = {*self.weights}
         if self.folder is not None:
             described = ("config.json", _PREPROCESSING) if self.is_of_transformers else (_CONFIG,)
             files |= {*matches(self.folder, described)}
-        if (tokenizer := self._tokenizer_folder(self.config()["text_cfg"])) is not None:
+        if (tokenizer := self._tokenizer_folder()) is not None:
             files |= {*matches(tokenizer, _TOKENIZER_FILES)}
-        return digest(files)
+        name = self.model if self.folder is None else "folder"
+        return f"openclip:{name}:{version}:{digest(files)}"
 
 
 def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
-    """Find the model of `spec`, or download it.
-
-    Args:
-        spec: the parameters.
-        key: the experiment's key, for messages.
-        default: the default architecture, used with OpenAI's weights.
+    """Find the model of `spec`, or download it; by default `default` with OpenAI's weights.
 
     Raises:
-        UserError: if architecture, tag or file do not exist, or do not match.
+        UserError: with `key`, if architecture, tag or file do not exist, or do not match.
     """
     import open_clip
 
     model, path = spec.model or default, spec.path
     is_folder = path is not None and (spec.model is None or Path(path).expanduser().is_dir())
     if is_folder or model.startswith("hf-hub:"):
-        if surplus := spec.model if is_folder else spec.path or spec.pretrained:
+        if surplus := spec.model if is_folder else path or spec.pretrained:
             where = path if is_folder else model
             raise UserError(f"{key}: {where} describes its model itself; remove {surplus}")
         folder = find_folder(key, path, model.removeprefix("hf-hub:"))
-        name, weights = f"local-dir:{folder}" if is_folder else model, tuple(weight_files(folder))
-        return WeightSource(key, name, weights, folder=folder)
+        return WeightSource(key, f"local-dir:{folder}", tuple(weight_files(folder)), folder=folder)
     if model not in (known := open_clip.list_models()):
         raise UserError(
             f"{key}.model: open_clip has no architecture '{model}'.{nearest(model, known)}"
@@ -246,44 +216,110 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
             )
         return WeightSource(key, model, (file,))
     if spec.pretrained == "random":
-        return WeightSource(key, model, None, seed=spec.seed)
-    return _tagged(model, spec.pretrained or ("openai" if spec.model is None else None), key)
-
-
-def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
-    """Return the weights of an architecture and a tag; download them if they are missing."""
-    import open_clip
-
-    tags = open_clip.list_pretrained_tags_by_model(model)
-    if tag is None or tag not in tags:
+        return WeightSource(key, model, seed=spec.seed)
+    tag = spec.pretrained or ("openai" if spec.model is None else "")
+    config = open_clip.get_pretrained_cfg(model, tag)
+    if not config:
+        tags = ", ".join(["random", *open_clip.list_pretrained_tags_by_model(model)])
         raise UserError(
-            f"{key}.pretrained={tag or 'null'} is no tag of {model}; set it to "
-            f"{', '.join(['random', *tags])}, or pass a file as {key}.path"
+            f"{key}.pretrained={tag or 'null'} is no tag of {model}; set it to {tags}, or pass a "
+            f"file as {key}.path"
         )
-    config = dict(open_clip.get_pretrained_cfg(model, tag))
-    _check_activation(open_clip.get_model_config(model), config, f"{key}.model={model}", tag)
+    architecture = open_clip.get_model_config(model)
+    if config.get("quick_gelu", False) != architecture.get("quick_gelu", False):
+        raise UserError(
+            f"{key}.model={model}: either it or the weights '{tag}' have QuickGELU; set the "
+            "architecture whose name has -quickgelu at its end, or the one without"
+        )
     with reading(f"{key}: {model} with the weights '{tag}'"):
         return WeightSource(key, model, (Path(open_clip.download_pretrained(config)),), tag)
 
 
-def _check_activation(
-    model: Mapping[str, Any], weights: Mapping[str, Any], where: str, name: str
-) -> None:
-    """Raise a UserError if an architecture's activation is not that of the weights."""
-    has, needs = (bool(config.get("quick_gelu", False)) for config in (model, weights))
-    if has != needs:
-        word = "QuickGELU: set the architecture that ends in -quickgelu" if needs else "plain GELU"
-        raise UserError(f"{where}: the weights '{name}' were trained with {word}")
+def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
+    """Build an `open_clip.CustomTextCLIP` with the source's float32 weights.
 
+    With `text_only`, return its text tower, whose random weights are drawn alone.
 
-def draw(module: nn.Module, seed: int) -> None:
-    """Draw random weights: Gaussian for matrices; norms and biases are ones and zeros.
-
-    Args:
-        module: a module on the meta device, which gets memory on the CPU.
-        seed: seed of the numbers.
+    Raises:
+        UserError: if the weights are unreadable, or the text tower does not support prompts.
     """
-    module.to_empty(device="cpu")
+    import open_clip
+
+    config = source.config()
+    text = config["text_cfg"]
+    if {"hf_model_name", "embed_cls"} & text.keys() or text.get("pool_type") == "none":
+        raise other_tower(source, "text")
+    with torch.device("meta"):  # without random numbers; every tensor is filled below
+        model = open_clip.CustomTextCLIP(**config)
+    if not has_standard_blocks(model.text):
+        raise other_tower(source, "text")
+    model.to_empty(device="cpu")
+    if model.text.attn_mask is not None:
+        model.text.attn_mask = model.text.build_causal_mask()
+    part: nn.Module = model.text if text_only else model
+    if source.weights:
+        _load(model, source)
+    else:
+        _draw(part, source.seed)
+    return part
+
+
+def has_standard_blocks(tower: Any) -> bool:
+    """Return True for a transformer of open_clip's usual blocks, which can run in parts."""
+    from open_clip.transformer import ResidualAttentionBlock
+
+    blocks = getattr(getattr(tower, "transformer", None), "resblocks", [None])
+    return all(isinstance(block, ResidualAttentionBlock) for block in blocks)
+
+
+def other_tower(source: WeightSource, kind: str) -> UserError:
+    """Return the error for a text or vision tower that does not support prompts."""
+    return UserError(
+        f"{source.key}.model={source.model} has another {kind} tower than open_clip's own "
+        "transformer, so that prompts are not supported; give another one, for example "
+        "ViT-B-32-quickgelu"
+    )
+
+
+def _load(model: Any, source: WeightSource) -> None:
+    """Load the source's weights into an `open_clip.CustomTextCLIP`.
+
+    Raises:
+        UserError: if the weights are unreadable, or are those of another architecture.
+    """
+    import open_clip
+    from open_clip.model import convert_to_custom_text_state_dict
+    from transformers import CLIPModel
+
+    file = source.weights[0]
+    with reading(
+        f"{source.key}: {file} holds no weights of {source.model} (of a CLIPModel of transformers, "
+        "give the folder)"
+    ):
+        if source.is_of_transformers:
+            theirs = load_pretrained(CLIPModel, file.parent, source.key)
+            model.load_state_dict(_converted(theirs.state_dict()))
+        elif _is_openai_archive(file):
+            if not source.config()["quick_gelu"]:
+                raise ValueError("they need QuickGELU, the architecture that ends in -quickgelu")
+            theirs = open_clip.load_openai_model(str(file), "fp32", "cpu")
+            model.load_state_dict(convert_to_custom_text_state_dict(theirs.state_dict()))
+        else:
+            open_clip.load_checkpoint(model, str(file))
+        if wrong := [name for name, tensor in model.named_parameters() if tensor.isnan().any()]:
+            raise ValueError(f"{wrong[0]} has values that are no numbers")
+
+
+def _is_openai_archive(file: Path) -> bool:
+    """Return True for a TorchScript program, as OpenAI's files are, instead of a state dict."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _draw(module: nn.Module, seed: int) -> None:
+    """Draw random weights: Gaussian for matrices; norms and biases are ones and zeros."""
     generator = torch.Generator().manual_seed(seed)
     deviations = {"token_embedding.weight": 0.02, "positional_embedding": 0.01}
     with torch.no_grad():
@@ -294,43 +330,6 @@ def draw(module: nn.Module, seed: int) -> None:
                 parameter.normal_(0.0, std, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-
-
-def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
-    """Load the source's weights into a model, or one part of it; safetensors are mapped.
-
-    Args:
-        module: an `open_clip.CustomTextCLIP`, or its part called `part`.
-        source: the source of the weights.
-        part: "text." for the text tower alone.
-
-    Raises:
-        UserError: if the weights are unreadable, or are those of another architecture.
-    """
-    assert source.weights is not None
-    file = source.weights[0]
-    if source.is_of_transformers:
-        from transformers import CLIPModel
-
-        state = _converted(load_pretrained(CLIPModel, file.parent, source.key).state_dict())
-    else:
-        state = read_weights(file, source.key)
-        if "text_model.embeddings.token_embedding.weight" in state:  # its activation is unknown
-            raise UserError(f"{source.key}: {file} is a CLIPModel of transformers; give its folder")
-        if _OPENAI_MARK in state:
-            quick = {"quick_gelu": True}
-            _check_activation(source.config(), quick, f"{source.key}: {source.model}", file.name)
-        if not any(name.startswith("text.") for name in state):
-            state = {f"text.{n}" if n.startswith(_TOP) else n: t for n, t in state.items()}
-    weights = {
-        name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
-        for name, tensor in state.items()
-        if name.startswith(part) and name.removeprefix("text.") not in _NO_WEIGHTS
-    }
-    if "logit_scale" in weights:  # [] or [1]
-        weights["logit_scale"] = weights["logit_scale"].reshape(())
-    with reading(f"{source.key}: {file} does not fit {source.model}"):
-        module.load_state_dict(weights, assign=True)
 
 
 # --- a CLIPModel of transformers ------------------------------------------------------------------

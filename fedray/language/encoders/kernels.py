@@ -1,35 +1,13 @@
-"""Which kernels an encoder's operations use: repeatable ones, and those for its stored type."""
+"""Repeatable kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
-@contextmanager
-def same_bits(device: torch.device) -> Iterator[None]:
+def same_bits(device: torch.device) -> AbstractContextManager[None]:
     """Use no fused attention kernels on a GPU, because their gradients vary between runs."""
-    if device.type == "cuda":
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    else:
-        yield
-
-
-def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
-    """Return an autocast context for weights in bfloat16, else a context without effect."""
-    if weight.dtype == torch.bfloat16:
-        return torch.autocast(weight.device.type, torch.bfloat16)
-    return nullcontext()
-
-
-def halve(module: torch.nn.Module) -> None:
-    """Convert the weights of linear maps and convolutions to bfloat16; see `as_stored`."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Linear | torch.nn.Conv2d):
-            part.to(torch.bfloat16)
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cuda" else nullcontext()

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.base.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
     TokenEncoder,
@@ -26,11 +25,10 @@ from fedray.language.encoders.base import (
 from fedray.language.encoders.clip_weights import (
     OpenClipParams,
     WeightSource,
-    draw,
-    fill,
+    build_clip,
     locate,
 )
-from fedray.language.encoders.kernels import as_stored, same_bits
+from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
@@ -117,7 +115,7 @@ class OpenClipText(TokenEncoder):
         """Return outputs [T, d], differentiable in `embeddings` [T, n, d'] and all additions.
 
         The output is read at the position of the original text's end token, even if a prompt
-        replaced that token. The last block, if it is a standard one, is computed there alone.
+        replaced that token. Without branches, the last block is computed there alone.
 
         Args:
             embeddings: see `TokenEncoder.encode`.
@@ -127,8 +125,7 @@ class OpenClipText(TokenEncoder):
             weights: see `Changes`.
             branches: see `Branches`.
         """
-        is_whole = bool(branches) or not self._has_standard_blocks
-        run = partial(self._encode, embeddings, tokens, deep, is_whole=is_whole)
+        run = partial(self._encode, embeddings, tokens, deep, is_whole=bool(branches))
         return with_additions(self._tower, run, weights, branches)
 
     def _encode(
@@ -137,7 +134,7 @@ class OpenClipText(TokenEncoder):
         tower, n = self._tower, embeddings.shape[1]
         mask = None if tower.attn_mask is None else tower.attn_mask[:n, :n]
         hidden = embeddings + tower.positional_embedding[:n]
-        with same_bits(embeddings.device), as_stored(self._stored):
+        with same_bits(embeddings.device):
             blocks = tower.transformer.resblocks
             if is_whole:
                 hidden = run_blocks(blocks, hidden, deep, 1, mask)
@@ -145,17 +142,12 @@ class OpenClipText(TokenEncoder):
             hidden = run_blocks(blocks[:-1], hidden, deep, 1, mask)
             if 0 < len(blocks) - 1 <= len(deep):
                 hidden = replaced(hidden, deep[len(blocks) - 2], 1)
-            visible = None if mask is None else mask[tokens.read]
-            return self._project(_last_block(blocks[-1], hidden, visible, tokens.read))
+            return self._project(_block_at(blocks[-1], hidden, tokens.read, mask))
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if `encode_after` is possible: a causal tower of standard blocks."""
-        return self._cuts and self._has_standard_blocks
-
-    @property
-    def _has_standard_blocks(self) -> bool:
-        return all(map(is_standard, self._tower.transformer.resblocks))
+        """True if `encode_after` is possible: a causal tower that reads the end token."""
+        return self._cuts
 
     def encode_after(
         self,
@@ -194,20 +186,14 @@ class OpenClipText(TokenEncoder):
         after = (suffixes + positions[p:]).repeat(groups, 1, 1)
         mask = tower.attn_mask[:n, :n]
         blocks = tower.transformer.resblocks
-        with same_bits(prefixes.device), as_stored(self._stored):
+        with same_bits(prefixes.device):
             for index, block in enumerate(blocks):
                 if 0 < index <= len(deep):
                     first = replaced(first, deep[index - 1], 1)
                 if index < len(blocks) - 1:
                     first, after = _block_after(block, first, after, mask)
             read = tokens.read.repeat(groups) - p
-            return self._project(_block_at(blocks[-1], first, after, mask, read))
-
-    @property
-    def _stored(self) -> Tensor:
-        """A weight of the blocks, all of which have the same dtype."""
-        weight: Tensor = self._tower.transformer.resblocks[0].mlp.c_fc.weight
-        return weight
+            return self._project(_block_at(blocks[-1], after, read, mask, first))
 
     def _project(self, output: Tensor) -> Tensor:
         projection, output = self._tower.text_projection, self._tower.ln_final(output)
@@ -275,18 +261,13 @@ def with_additions(
 ) -> R:
     """Return the result of a function that uses a tower, with additions to the tower.
 
-    A changed weight has the dtype of the frozen one; bfloat16 rounds changes below 0.4%.
-
     Raises:
         KeyError: if a name is not the tower's.
     """
     if not weights and not branches:
         return function()
     frozen, modules = dict(tower.named_parameters()), dict(tower.named_modules())
-    changed = {
-        f"tower.{name}": (frozen[name] + change).to(frozen[name].dtype)
-        for name, change in weights.items()
-    }
+    changed = {f"tower.{name}": frozen[name] + change for name, change in weights.items()}
     with ExitStack() as stack:
         for name, branch in branches.items():
             stack.enter_context(_branching(modules[name], branch))
@@ -297,11 +278,6 @@ def with_additions(
 def _branching(module: torch.nn.Module, branch: Callable[[Tensor], Tensor]) -> Any:
     """Return a context in which a branch of a module's input is added to the module's output."""
     return module.register_forward_hook(lambda _, inputs, output: output + branch(inputs[0]))
-
-
-def is_standard(block: torch.nn.Module) -> bool:
-    """Return True for a block whose parts `_attended` knows."""
-    return type(block).__name__ == "ResidualAttentionBlock"
 
 
 def run_blocks(
@@ -349,34 +325,26 @@ def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tupl
     )
 
 
-def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tensor) -> Tensor:
-    """Run the block of `_block_after` at position `read` of each suffix: [G*T, w]."""
-    _, k1, v1 = _heads(block, first)
-    q2, k2, v2 = _heads(block, after)
-    visible = mask[first.shape[1] + read]
-    return _at(block, after, q2, _concatenated(k1, k2), _concatenated(v1, v2), visible, read)
-
-
-def _last_block(block: Any, hidden: Tensor, visible: Tensor | None, read: Tensor) -> Tensor:
-    """Run a block on [T, n, w] only at the position of each text that is read: [T, w].
+def _block_at(
+    block: Any, x: Tensor, read: Tensor, mask: Tensor | None, first: Tensor | None = None
+) -> Tensor:
+    """Run a residual attention block only at position `read` of each text: [T, n, w] to [T, w].
 
     Args:
-        block: a standard block.
-        hidden: the block's input.
-        visible: attention mask of that position, added to its scores [T, n]; None for no mask.
-        read: the position of each text [T].
+        block: the block.
+        x: its input; suffixes [G*T, m, w] if there are prefixes.
+        read: the position of each text in `x`.
+        mask: attention mask of whole texts, added to the scores.
+        first: prefixes [G, p, w], to which the suffixes attend, too.
     """
-    q, k, v = _heads(block, hidden)
-    return _at(block, hidden, q, k, v, visible, read)
-
-
-def _at(
-    block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, read: Tensor
-) -> Tensor:
-    """Run `_attended` at one position of each text: [T, w]."""
+    q, k, v = _heads(block, x)
+    place = read
+    if first is not None:
+        _, k1, v1 = _heads(block, first)
+        k, v, place = _concatenated(k1, k), _concatenated(v1, v), first.shape[1] + read
     query = pick(q.transpose(1, 2), read).unsqueeze(2)
-    mask = None if visible is None else visible[:, None, None]
-    return _attended(block, pick(x, read).unsqueeze(1), query, k, v, mask).squeeze(1)
+    visible = None if mask is None else mask[place][:, None, None]
+    return _attended(block, pick(x, read).unsqueeze(1), query, k, v, visible).squeeze(1)
 
 
 def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
@@ -402,43 +370,3 @@ def _attended(
     x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
     added: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
     return added
-
-
-def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
-    """Build an `open_clip.CustomTextCLIP`, or its text tower, with the source's float32 weights.
-
-    Args:
-        source: architecture and weights.
-        text_only: return the text tower alone, without reading the image tower.
-
-    Raises:
-        UserError: if the weights are unreadable, or the text tower does not support prompts.
-    """
-    import open_clip
-
-    config = source.config()
-    text = config["text_cfg"]
-    if (
-        {"hf_model_name", "embed_cls"} & text.keys()
-        or "multimodal_cfg" in config
-        or text.get("pool_type") == "none"
-    ):
-        raise UserError(
-            f"{source.key}.model={source.model} has another text tower than open_clip's own, so "
-            "that prompts are not supported; give another one, for example ViT-B-32-quickgelu"
-        )
-    with torch.device("meta"):  # uses neither memory nor random numbers
-        whole: Any = open_clip.CustomTextCLIP(
-            config["embed_dim"],
-            vision_cfg=config["vision_cfg"],
-            text_cfg=text,
-            quick_gelu=config.get("quick_gelu", False),
-        )
-    model = whole.text if text_only else whole
-    if source.weights is None:
-        draw(model, source.seed)
-    else:
-        fill(model, source, "text." if text_only else "")
-    if whole.text.attn_mask is not None:
-        whole.text.attn_mask = whole.text.build_causal_mask()
-    return model

@@ -1,10 +1,9 @@
-"""A text encoder that averages word vectors from a file."""
+"""Word vectors from a file."""
 
 from __future__ import annotations
 
-import gzip
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +26,7 @@ class VectorsChoice(EncoderChoice):
     paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
 
     path: InputFile
-    """File in GloVe's or word2vec's text format, optionally compressed (.gz)."""
+    """File in GloVe's or word2vec's text format."""
 
     def identity(self) -> str:
         with reading(f"text.encoder.path={self.path}"):
@@ -44,8 +43,8 @@ class VectorsEncoder(TextEncoder):
     """An encoder that returns the mean of the word vectors of a text.
 
     Words are separated by blanks, `_` and `/`; punctuation around them is removed. A word is looked
-    up as written, then in lower case, then as its parts between hyphens. The encoder is meant for
-    class names (`text.style: name`), because the words of a template count like any others.
+    up as written, then in lower case. The encoder is meant for class names (`text.style: name`),
+    because the words of a template count like any others.
 
     Args:
         path: the file, with a word and its numbers per line, separated by single blanks. The first
@@ -61,26 +60,23 @@ class VectorsEncoder(TextEncoder):
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return means [T, d] of the words' vectors, not normalised."""
-        words = [_words(text) for text in texts]
-        wanted = {entry for some in words for word in some for way in _ways(word) for entry in way}
+        words_of_texts = [_words(text) for text in texts]
+        vocabulary = dict.fromkeys(word for words in words_of_texts for word in words)
         vectors: dict[str, Tensor] = {}
-        for word, vector in _entries(self.path, self.dim, wanted):
+        for word, vector in _entries(
+            self.path, self.dim, {*vocabulary, *map(str.lower, vocabulary)}
+        ):
             vectors.setdefault(word, vector)  # the first entry of a word counts
-        means, missing = [], dict[str, None]()
-        for some in words:
-            entries = list[Tensor]()
-            for word in some:
-                ways = (way for way in _ways(word) if way and vectors.keys() >= {*way})
-                way = next(ways, ())
-                entries += [vectors[entry] for entry in way]
-                missing |= {} if way else {word: None}
-            means.append(torch.stack(entries).mean(0) if entries else torch.empty(self.dim))
-        if missing:
+        spelled = {word: word if word in vectors else word.lower() for word in vocabulary}
+        if missing := [word for word in vocabulary if spelled[word] not in vectors]:
             raise UserError(
                 f"text.encoder.path={self.path} has no vector for {len(missing)} words: "
-                f"{', '.join(list(missing)[:5])}; set text.style=name, give other names with "
-                "text.names, or use another file"
+                f"{', '.join(missing[:5])}; set text.style=name, give other names with text.names, "
+                "or use another file"
             )
+        means = []
+        for words in words_of_texts:
+            means.append(torch.stack([vectors[spelled[word]] for word in words]).mean(0))
         return torch.stack(means)
 
 
@@ -92,13 +88,12 @@ def _width(path: Path) -> int:
 
 
 def _entries(
-    path: Path, width: int | None = None, wanted: set[str] | None = None
+    path: Path, width: int | None = None, wanted: Collection[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield words and their vectors [d], of `wanted` words if that is given."""
-    opened = gzip.open if path.suffix == ".gz" else open
+    """Yield words and their vectors [d], of `wanted` words if there are any."""
     with (
         reading(f"text.encoder.path={path} is not in GloVe's or word2vec's text format"),
-        opened(path, "rt", encoding="utf-8", errors="replace") as lines,
+        path.open(encoding="utf-8", errors="replace") as lines,
     ):
         for number, line in enumerate(lines, 1):
             fields = line.rstrip().split(" ")
@@ -106,7 +101,7 @@ def _entries(
                 continue
             start = 1 if width is None else len(fields) - width  # some of GloVe's words have blanks
             word = " ".join(fields[: max(start, 0)])
-            if wanted is not None and word and word not in wanted:
+            if wanted and word and word not in wanted:
                 continue
             vector = torch.tensor([float(field) for field in fields[start:]])
             if start < 1 or not len(vector) or not vector.isfinite().all():
@@ -120,8 +115,3 @@ def _words(text: str) -> list[str]:
     if not words:
         raise UserError(f"text.encoder=vectors: the text '{text}' has no word")
     return words
-
-
-def _ways(word: str) -> list[tuple[str, ...]]:
-    """Return the spellings to look up for a word, in order, each as one or more entries."""
-    return [(word,), (word.lower(),), tuple(part for part in word.lower().split("-") if part)]

@@ -1,4 +1,4 @@
-"""Weight files and folders of models: find or download them, read them, hash their content.
+"""Folders of models: find or download them, read them, hash their content.
 
 Whatever a library raises becomes one sentence that names the key, and the file or repository.
 """
@@ -6,8 +6,7 @@ Whatever a library raises becomes one sentence that names the key, and the file 
 from __future__ import annotations
 
 import hashlib
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import filter as matching
 from functools import lru_cache
@@ -24,8 +23,7 @@ TEXT_FILES = ("*.json", "*.txt", "*.model")
 """Names of the files that describe a model and its tokenizer."""
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
 """Names of the files with the words of a tokenizer."""
-_NESTED = ("state_dict", "model_state_dict", "model")
-_WRAPPERS = ("module.", "_orig_mod.")  # DataParallel, torch.compile
+_CONFIGS = ("config.json", "open_clip_config.json")
 _MOST_SHOWN = 300
 
 
@@ -50,7 +48,7 @@ def matches(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files of a folder: one, or the parts of one; empty without any."""
-    return next((found for pattern in WEIGHTS if (found := matches(folder, [pattern]))), [])
+    return next((files for pattern in WEIGHTS if (files := matches(folder, [pattern]))), [])
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -69,43 +67,31 @@ def _sha256(path: Path, size: int, modified: int) -> str:
 
 
 def find_folder(key: str, path: str | None, repository: str, *, words: bool = False) -> Path:
-    """Return the folder of a model with configuration and weights.
-
-    Args:
-        key: the experiment's key, for messages.
-        path: a local folder, or None for the hub.
-        repository: the name on the hub.
-        words: whether a folder of the hub needs a tokenizer, too.
+    """Return the local folder `path` of a model, or that of a repository of the hub.
 
     Raises:
-        UserError: if the folder has no such files, or the hub does not give them.
+        UserError: with `key`, if configuration, weights or, on the hub, `words` are missing.
     """
-    # Links are not followed: files of the hub's cache are links to files without a suffix.
     if path is None:
-        folder = hub_folder(key, repository, words=words)
-    else:
-        folder = Path(path).expanduser().absolute()
-    if not _has_model(folder):
+        return hub_folder(key, repository, words=words)
+    # Links are not followed: files of the hub's cache are links to files without a suffix.
+    folder = Path(path).expanduser().absolute()
+    if not _is_complete(folder):
         raise UserError(
-            f"{key}: {folder} lacks a configuration (config.json, open_clip_config.json) or "
-            f"weights (such as {WEIGHTS[3]}); give the folder of a model"
+            f"{key}: {folder} lacks a configuration ({', '.join(_CONFIGS)}) or weights (such as "
+            f"{WEIGHTS[3]}); give the folder of a model"
         )
     return folder
 
 
 def hub_folder(key: str, repository: str, *, model: bool = True, words: bool = False) -> Path:
-    """Return the folder with the files of a repository of the Hugging Face hub.
+    """Return the folder with the files of OWNER/NAME of the Hugging Face hub.
 
-    Files in the local cache are used without asking the hub.
-
-    Args:
-        key: the experiment's key, for messages.
-        repository: OWNER/NAME.
-        model: whether configuration and weights are needed.
-        words: whether a tokenizer is needed.
+    Files in the local cache are used without asking the hub. `model` says that configuration and
+    weights are needed, `words` that a tokenizer is.
 
     Raises:
-        UserError: if the files are not in the cache and the hub does not give them.
+        UserError: with `key`, if the files are not in the cache and the hub does not give them.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -116,82 +102,27 @@ def hub_folder(key: str, repository: str, *, model: bool = True, words: bool = F
             cached = api.snapshot_download(repository, local_files_only=True)
         except LocalEntryNotFoundError as error:  # which may lack a file that is not needed
             cached = getattr(error, "snapshot_path", None) or ""
-        folder = Path(cached)
-        has_words = not words or matches(folder, TOKENIZERS)
-        if cached and has_words and (not model or _has_model(folder)):
-            return folder
+        if cached and _is_complete(Path(cached), model=model, words=words):
+            return Path(cached)
         names = api.list_repo_files(repository)
         best = next((name for name in WEIGHTS if model and matching(names, name)), "")
-        return Path(api.snapshot_download(repository, allow_patterns=[*TEXT_FILES, best]))
+        folder = Path(api.snapshot_download(repository, allow_patterns=[*TEXT_FILES, best]))
+        if not _is_complete(folder, model=model, words=words):
+            raise ValueError("it lacks configuration, weights or tokenizer")
+    return folder
 
 
-def _has_model(folder: Path) -> bool:
-    configs = (folder / "config.json", folder / "open_clip_config.json")
-    return any(path.is_file() for path in configs) and bool(weight_files(folder))
-
-
-def is_torchscript(path: Path) -> bool:
-    """Return True for a TorchScript program, such as OpenAI's files, instead of a state dict."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def read_weights(path: Path, key: str) -> dict[str, Tensor]:
-    """Read the tensors of a weight file by name; large files are mapped where possible.
-
-    The format follows from the content: safetensors, a state dict of any version of torch (alone or
-    in a checkpoint, as "state_dict" or "model"), or a TorchScript program. Prefixes that wrappers
-    of modules add to all names are removed.
-
-    Raises:
-        UserError: with key and file, if the file holds no tensors, holds NaN, or cannot be read.
-    """
-    with reading(f"{key}: {path} is not a weight file"):
-        state = _tensors(path)
-        if not state:
-            raise ValueError("it holds no state dict, that is, tensors by name")
-        for wrapper in _WRAPPERS:
-            if all(name.startswith(wrapper) for name in state):
-                state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
-        if damaged := [name for name, tensor in state.items() if tensor.isnan().any()]:
-            raise ValueError(f"it has values that are no numbers in {damaged[0]}")
-    return state
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    with path.open("rb") as file:
-        is_safe = file.read(9)[8:] == b"{"
-    if is_safe:
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    if is_torchscript(path):
-        program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        return dict(program.state_dict())
-    # Files of torch before version 1.6 are no zip archives and cannot be mapped.
-    mapped = zipfile.is_zipfile(path)
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    for name in _NESTED:
-        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
-            content = content[name]
-    items = content.items() if isinstance(content, Mapping) else ()
-    return {name: value for name, value in items if isinstance(value, Tensor)}
+def _is_complete(folder: Path, *, model: bool = True, words: bool = False) -> bool:
+    has_model = bool(matches(folder, _CONFIGS) and weight_files(folder))
+    return (has_model or not model) and (not words or bool(matches(folder, TOKENIZERS)))
 
 
 def load_pretrained(loader: Any, folder: Path, key: str, **options: Any) -> Any:
-    """Load a model of transformers from a folder in float32, complete.
-
-    Args:
-        loader: the class, such as BertModel.
-        folder: the folder.
-        key: the experiment's key, for messages.
-        **options: further options of `from_pretrained`.
+    """Load a model of transformers, of the class `loader`, from a folder, in float32.
 
     Raises:
-        UserError: if the folder cannot be read, lacks weights, which transformers would draw, or
-            has blocks that transformers would leave out.
+        UserError: with `key`, if the folder cannot be read, lacks weights, which transformers would
+            draw, or has blocks that transformers would leave out.
     """
     with reading(f"{key}: {folder}"), _quiet():
         model, info = loader.from_pretrained(

@@ -32,7 +32,7 @@ def frozen_features(
     GPU.
 
     Args:
-        clip: the CLIP, on `device` and in float32.
+        clip: the CLIP, on `device`.
         images: the images.
         rows: int64 [n], the rows of the images to use.
         kind: `ImageFeatures` [n, d] or `PatchFeatures` [n, M, d], float32, mapped read-only.

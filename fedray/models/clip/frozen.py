@@ -1,18 +1,20 @@
 """A frozen CLIP, split into two towers that accept prompts."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import torch
 
-from fedray.base.errors import UserError
 from fedray.config.registry import version_of
 from fedray.language.encoders.base import freeze
-from fedray.language.encoders.clip_weights import WeightSource
-from fedray.language.encoders.kernels import halve
-from fedray.language.encoders.openclip import OpenClipText, build_clip
-from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
+from fedray.language.encoders.clip_weights import (
+    WeightSource,
+    build_clip,
+    has_standard_blocks,
+    other_tower,
+)
+from fedray.language.encoders.openclip import OpenClipText
+from fedray.models.clip.sources import ClipChoice
 from fedray.models.clip.vision import VisionTower
 
 OPENAI_PIXELS = {
@@ -40,9 +42,12 @@ class FrozenClip:
     """
 
     def __init__(self, source: WeightSource, version: int | str = 1) -> None:
-        _check_vision_tower(source, source.config()["vision_cfg"])
         model = build_clip(source)
-        if source.weights is None:
+        visual = model.visual
+        is_plain = has_standard_blocks(visual) and visual.attn_pool is None
+        if not is_plain or visual.pool_type == "none":
+            raise other_tower(source, "vision")
+        if not source.weights:
             with torch.no_grad():
                 model.logit_scale.fill_(torch.tensor(1 / 0.07).log())
         preprocessing = {**OPENAI_PIXELS, **source.preprocessing()}
@@ -65,36 +70,11 @@ class FrozenClip:
         self.vision.to(device)
         return self
 
-    def in_half(self) -> Self:
-        """Compute linear maps and convolutions in bfloat16; norms and prompts stay float32."""
-        halve(self._model)
-        return self
-
 
 @lru_cache(maxsize=2)
 def load_clip(
-    choice: ClipChoice,
-    device: torch.device,
-    *,
-    half: bool = False,
-    written: tuple[int, ...] = (),
+    choice: ClipChoice, device: torch.device, written: tuple[int, ...] = ()
 ) -> FrozenClip:
-    """Load the CLIP of `model.clip` on a device, once per process; `written` is part of the key."""
+    """Load the CLIP of `model.clip` on a device, once per process and `ClipChoice.written`."""
     del written
-    clip = FrozenClip(choice.source(), version_of(type(choice))).to(device)
-    return clip.in_half() if half else clip
-
-
-def _check_vision_tower(source: WeightSource, vision: Mapping[str, Any]) -> None:
-    """Raise a UserError unless the vision tower is a vision transformer of open_clip."""
-    if (
-        vision.get("timm_model_name")
-        or vision.get("attentional_pool")
-        or vision.get("pool_type") == "none"
-        or not isinstance(vision.get("layers", 12), int)  # those of a ResNet are a list
-    ):
-        raise UserError(
-            f"{source.key}.model={source.model} has another vision tower than open_clip's own "
-            f"transformer, so that prompts are not supported; give another one, for example "
-            f"{MODEL_DEFAULT}"
-        )
+    return FrozenClip(choice.source(), version_of(type(choice))).to(device)

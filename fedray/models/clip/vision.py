@@ -7,12 +7,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedray.language.encoders.kernels import as_stored, same_bits
+from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.openclip import (
     NONE,
     Branches,
     Changes,
-    is_standard,
     run_blocks,
     with_additions,
 )
@@ -44,10 +43,12 @@ class VisionTower:
         Args:
             images: [B, channels, S, S] in [-1, 1]; grey images are repeated to three channels.
         """
-        pixels = (images + 1) / 2
+        visual, pixels = self._visual, (images + 1) / 2
         normalised = (pixels.expand(-1, 3, -1, -1) - self.mean) / self.std
-        with as_stored(self._visual.conv1.weight):
-            embedded: Tensor = self._visual._embeds(normalised)
+        patches = visual.conv1(normalised).flatten(2).mT
+        token = visual.class_embedding.to(patches.dtype).expand(len(images), 1, -1)
+        hidden = torch.cat([token, patches], dim=1)
+        embedded: Tensor = visual.ln_pre(hidden + visual.positional_embedding.to(hidden.dtype))
         return embedded
 
     def encode(self, embedded: Tensor, prompts: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
@@ -59,11 +60,10 @@ class VisionTower:
                 without position embeddings; the i-th replace them at the input of block i (MaPLe).
         """
         visual = self._visual
-        with same_bits(embedded.device), as_stored(visual.conv1.weight):
+        with same_bits(embedded.device):
             hidden, length = self._appended(embedded, prompts)
             hidden = run_blocks(visual.transformer.resblocks, hidden, prompts[1:], -length)
-            pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
-            return pooled @ visual.proj, patches @ visual.proj
+            return self._pooled(hidden[:, : hidden.shape[1] - length])
 
     def encode_prompted(
         self,
@@ -78,10 +78,7 @@ class VisionTower:
         there are branches.
         """
         visual = self._visual
-        reads_class_token = is_standard(visual.transformer.resblocks[-1]) and (
-            visual.pool_type == "tok"
-        )
-        if branches or not reads_class_token or len(prompts) >= self.layers:
+        if branches or visual.pool_type != "tok" or len(prompts) >= self.layers:
             whole = partial(self.encode, embedded, prompts)
             return with_additions(visual, whole, weights, branches)[0]
         at_token = partial(self._encode_class_token, embedded, prompts)
@@ -90,14 +87,24 @@ class VisionTower:
     def _encode_class_token(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
         visual = self._visual
         *blocks, last = visual.transformer.resblocks
-        with same_bits(embedded.device), as_stored(visual.conv1.weight):
+        with same_bits(embedded.device):
             hidden, length = self._appended(embedded, prompts)
             hidden = run_blocks(blocks, hidden, prompts[1:], -length)
             normed = last.ln_1(hidden)
             x = hidden[:, :1] + last.ls_1(last.attention(normed[:, :1], normed, normed))
             x = x + last.ls_2(last.mlp(last.ln_2(x)))
-            features: Tensor = visual._pool(x)[0] @ visual.proj
-        return features
+            return self._pooled(x)[0]
+
+    def _pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of `encode` from the last block's output [B, 1+M, w]."""
+        visual = self._visual
+        if not visual.final_ln_after_pool:
+            hidden = visual.ln_post(hidden)
+        patches = hidden[:, 1:]
+        image = hidden[:, 0] if visual.pool_type == "tok" else patches.mean(1)
+        if visual.final_ln_after_pool:
+            image = visual.ln_post(image)
+        return image @ visual.proj, patches @ visual.proj
 
     def _appended(self, embedded: Tensor, prompts: Sequence[Tensor]) -> tuple[Tensor, int]:
         """Append the first prompt after the patches [B, 1+M+l, w]; return its length, too."""

@@ -193,14 +193,8 @@ class PromptedClip(Classifier, ABC):
     ) -> Tensor:
         """Return image features [B, d] or patch features [B, M, d], before they are scaled.
 
-        They are differentiable in pixels, prompts and additions, which a model that reads `Pixels`
-        can have.
-
-        Args:
-            x: the images, `Pixels` or of the type that the model reads.
-            prompts: prompts of the first blocks, see `VisionTower.encode`.
-            weights: changes of the tower's parameters by name, see `Changes`.
-            branches: parallel adapters by the names of modules, see `Branches`.
+        They are differentiable in pixels, prompts and additions (see `VisionTower.encode`,
+        `Changes`, `Branches`), which a model that reads `Pixels` can have.
         """
         if self.reads is not Pixels and not isinstance(x, Pixels):
             return values_of(x, self.reads, Pixels)

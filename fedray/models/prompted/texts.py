@@ -77,9 +77,8 @@ class ClassTexts:
         """
         if context is None:
             return unit(self.encoder.encode(self.embeddings, self.tokens, (), weights, branches))
+        self._check_room(context.shape[-2])
         length = context.shape[-2]
-        if length > self._replaceable:
-            raise self._too_long(length)
         encoder, start = self.encoder, self.embeddings[:1, :1]
         groups = context if context.dim() == 3 else context.unsqueeze(0)
         if encoder.shares_prefixes and not branches:
@@ -95,14 +94,16 @@ class ClassTexts:
             features = encoder.encode(inserted, tokens, deep, weights, branches)
         return unit(features).reshape(*context.shape[:-2], len(self.names), -1)
 
-    def _too_long(self, length: int) -> UserError:
-        """Return the error for prompts that leave no room for the longest class name."""
-        name, room = shown(self.names[int(self._free.argmin())]), self._replaceable
-        remedy = f"shorten the name{f', or set {self.key} to {room} or less' if room else ''}"
-        return UserError(
-            f"{self.key}={length} leaves no room for the class name {name} in the "
-            f"{self.encoder.limit} tokens that the CLIP of model.clip reads; {remedy}"
-        )
+    def _check_room(self, length: int) -> None:
+        """Raise a UserError if `length` tokens leave no room for a class name."""
+        room = int(self._free.min())
+        if length > room:
+            name = shown(self.names[int(self._free.argmin())])
+            raise UserError(
+                f"{self.key}={length} leaves no room for the class name {name} in the "
+                f"{self.encoder.limit} tokens that the CLIP of model.clip reads; shorten the name, "
+                f"or set {self.key} to {max(room, 0)} or less"
+            )
 
     @cached_property
     def _free(self) -> Tensor:
@@ -110,11 +111,6 @@ class ClassTexts:
         texts = self.encoder.tokens([self.template.format(name) for name in self.names])
         names = self.encoder.tokens(self.names)  # with start and end tokens
         return texts.mask.sum(1) - names.mask.sum(1)
-
-    @cached_property
-    def _replaceable(self) -> int:
-        """The number of tokens that prompts may replace in every text."""
-        return max(0, int(self._free.min()))
 
 
 def insert(embeddings: Tensor, context: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from clips import NAMES, choice, frozen, prompted, save_clip
+from clips import NAMES, choice, prompted
 from torch.nn.functional import normalize
 
 from fedray.base.errors import UserError
@@ -124,25 +124,6 @@ def test_the_last_block_at_the_class_token_alone_changes_nothing(clip, images, d
     grads = torch.autograd.grad(found[:, 0].sum(), prompts)
     for a, b in zip(grads, wanted, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-
-
-def test_weights_in_half_precision_serve_prompts_in_full(tmp_path, images):
-    save_clip(tmp_path)
-    whole, half = frozen(tmp_path), frozen(tmp_path).in_half()
-    found = []
-    for clip in (whole, half):
-        random = torch.Generator().manual_seed(0)
-        context = torch.randn(2, clip.text.token_width, generator=random).requires_grad_()
-        visual = torch.randn(2, clip.vision.width, generator=random).requires_grad_()
-        text = ClassTexts(clip.text, NAMES).encode(context)
-        image = clip.vision.encode(clip.vision.embed(images), [visual])[0]
-        cosines = normalize(image.float(), dim=-1) @ text.T
-        cosines[:, 0].sum().backward()
-        assert context.grad.dtype == visual.grad.dtype == torch.float32
-        found.append((cosines.detach(), context.grad))
-    assert torch.allclose(found[0][0], found[1][0], atol=0.03)
-    assert not torch.equal(found[0][0], found[1][0])
-    assert torch.nn.functional.cosine_similarity(*(f.flatten() for _, f in found), dim=0) > 0.98
 
 
 MODULES = ("transformer.resblocks.0", "transformer.resblocks.2", "transformer.resblocks.1.mlp")
