@@ -146,6 +146,9 @@ def test_a_result_as_tables(small, tmp_path):
     assert list(rounds.index) == [0, 1, 2]
     assert rounds["local_accuracy"].to_dict() == result.curve()
     assert clients.loc[2]["accuracy"].to_dict() == result.per_client
+    sent = [(done.up.total_bytes, done.down.total_bytes) for done in result.rounds]
+    assert [*zip(rounds["up_bytes"], rounds["down_bytes"], strict=True)] == sent
+    assert any(up != down for up, down in sent)
     assert result.class_names[:2] == ["zero", "one"]
     assert repr(result).startswith("<Result fedproto_digits: fedproto, round 2 of 2, local acc")
 
