@@ -285,7 +285,7 @@ def test_the_cpu_s_too(assemble, tmp_path, monkeypatch):
 
     monkeypatch.setattr(FedAvg, "loss", allocate)
     experiment = assemble("fedavg", {"model.group": "mlp", "workers": 1}).experiment
-    with pytest.raises(UserError, match=r"step client_update: memory ran out; lower batch_size"):
+    with pytest.raises(UserError, match=r"step client_update: memory ran out; lower workers"):
         list(rounds(experiment, tmp_path, CPU))
 
 

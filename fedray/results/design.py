@@ -126,6 +126,8 @@ class PaperNumbers(Frozen):
     metric: str | dict[str, str] | None = Field(None, exclude=True)
     """The metric in these items; None: their only one. Several by the table's metrics, the first of
     which is the table's first."""
+    from_means: list[str] = Field(default_factory=list)
+    """Metrics of the table whose mean over columns the paper computes from means (FedMGP's CM)."""
     others: dict[str, dict[str, dict[str, PaperNumber]]] = Field(default_factory=dict)
     """`numbers` of the table's further metrics."""
 
@@ -144,7 +146,12 @@ class PaperNumbers(Frozen):
                 f"paper.rows.{row}: {self.item} has no number of {shown(self.rows[row])}"
             )
         further = dict(zip([*metrics][1:], others, strict=True))
-        return PaperNumbers(source=self.source, numbers=numbers | self.numbers, others=further)
+        return PaperNumbers(
+            source=self.source,
+            numbers=numbers | self.numbers,
+            from_means=self.from_means,
+            others=further,
+        )
 
     def _found(self, ours: str, metric: str | None) -> dict[str, dict[str, PaperNumber]]:
         """Return the item's numbers of a metric of the table by row and column."""
@@ -333,6 +340,11 @@ class Design(Frozen):
         if entry is None and column is not None:
             entry = columns.get(OTHERS, columns.get(MEAN) if len(self.columns) == 1 else None)
         return entry
+
+    @property
+    def from_means(self) -> list[str]:
+        """The metrics whose mean over columns is computed as the paper does, at its protocol."""
+        return self.paper.from_means if self.paper and self.is_printed else []
 
     def parsed_claims(self) -> list[Claim]:
         """Return the claims of the file, and those of its controls."""

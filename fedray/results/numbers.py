@@ -54,11 +54,13 @@ class Numbers:
             that is missing (NaN) the reason.
         columns: the columns, whose mean is that of a row.
         test: the test of differences.
+        from_means: metrics of `OF_MEANS` whose mean over columns is computed from means.
     """
 
     frame: pandas.DataFrame
     columns: Sequence[str]
     test: PairedTest = PairedTest()
+    from_means: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -89,6 +91,8 @@ class Numbers:
             side: cells of one row or two, whose mean is returned.
             metric: the metric.
         """
+        if side.column is None and metric in self.from_means:
+            return self.of_means(side, metric)
         columns = self.columns if side.column is None else [side.column]
         keys = [(row, column, metric) for row in side.rows for column in columns]
         cells = [self._cells.get(key, {}) for key in keys]
@@ -107,12 +111,11 @@ class Numbers:
         values = self.by_seed(better, metric), self.by_seed(worse, than or metric)
         return compare(better, worse, values, self.test, margin)
 
-    def of_means(self, row: str, metric: str) -> Interval | None:
-        """Return a metric of `OF_MEANS` over seeds, computed from a row's means over columns."""
-        base, novel, *others = [self.by_seed(Side(row, None), part) for part in OF_MEANS[metric]]
-        values = []
-        for seed in base:
-            if all(seed in part for part in (novel, *others)):
-                mean = harmonic_mean([base[seed], novel[seed]])
-                values.append(fmean([mean, *(part[seed] for part in others)]))
-        return t_interval(values, self.test.confidence) if values else None
+    def of_means(self, side: Side, metric: str) -> dict[int, float]:
+        """Return a metric of `OF_MEANS` by seed, computed from a side's means over columns."""
+        base, novel, *others = [self.by_seed(side, part) for part in OF_MEANS[metric]]
+        return {
+            seed: fmean([harmonic_mean([base[seed], novel[seed]]), *(o[seed] for o in others)])
+            for seed in base
+            if all(seed in part for part in (novel, *others))
+        }

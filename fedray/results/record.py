@@ -299,7 +299,8 @@ class TableRecord(Frozen):
             for seed, end in ends.items():
                 where = cell.row, cell.column, seed
                 lines += frame_lines(where, end, names, cell.reported[seed])
-        return Numbers.of(lines, self.plan.columns, self.plan.paired_test)
+        numbers = Numbers.of(lines, self.plan.columns, self.plan.paired_test)
+        return replace(numbers, from_means=self.plan.from_means)
 
     @property
     def has_numbers(self) -> bool:

@@ -141,27 +141,19 @@ class Assembly:
             "height": height,
             "width": width,
         }
-        statistics, privacy = frozenset[str](), None
-        if not self.algorithm.requires.prompts:  # which have no buffers
-            each = map(models.empty, dict.fromkeys(models.architectures))
-            statistics = statistics.union(*map(buffer_names, each))
+        empty = [models.empty(architecture) for architecture in {*models.architectures}]
+        statistics, privacy = frozenset[str]().union(*map(buffer_names, empty)), None
         if keys.mode != "none":
             assert keys.clip_norm is not None
-            self._check_noise()
+            if keys.noise_multiplier and any(map(frozen_parameters, empty)):
+                raise UserError(
+                    f"privacy.mode={keys.mode} adds noise to all weights, also to those that a "
+                    "network freezes; set privacy.mode=none, or train all layers"
+                )
             noise, seed = keys.noise_multiplier, self.experiment.seed
             privacy = Privacy(keys.mode, keys.clip_norm, noise, seed, statistics)
         up_bits = self.experiment.wire.up_bits
         return Gate(axes, up_bits=up_bits, privacy=privacy, statistics=statistics)
-
-    def _check_noise(self) -> None:
-        """Refuse noise on weights, which would move layers that a network freezes."""
-        keys, models = self.experiment.privacy, self.models
-        for architecture in dict.fromkeys(models.architectures) if keys.noise_multiplier else ():
-            if frozen_parameters(models.empty(architecture)):
-                raise UserError(
-                    f"privacy.mode={keys.mode} adds noise to all weights, also to those that "
-                    f"{architecture} freezes; set privacy.mode=none, or train all layers"
-                )
 
     @cached_property
     def plan(self) -> Plan:

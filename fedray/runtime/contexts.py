@@ -106,7 +106,6 @@ def check_numbers(client: core.Client) -> None:
 
 NOTHING: tuple[Any, Any, Sequence[ReadOnly]] = (None, None, ())
 """No download, instead of the last one, what of it is on the device, and its guard."""
-REMEDY = "lower batch_size or workers, or choose a smaller model.group or model.clip"
 
 
 class StepContexts:
@@ -191,7 +190,7 @@ class StepContexts:
         if isinstance(error, UserError | ClientError) or is_full(error):
             return error
         where = f"client {client}, round {round_}, step {step}"
-        if memory := out_of_memory(error, self.device, where, REMEDY):
+        if memory := out_of_memory(error, self.device, where):
             return memory
         return ClientError(client, round_, step, Failure.of(error))
 

@@ -67,28 +67,28 @@ def device_of_this_process(gpus: float, key: str = "gpus") -> torch.device:
 _OUT_OF_MEMORY = re.compile(r"\bout of memory\b|can't allocate memory", re.IGNORECASE)
 
 
-def free_memory(device: torch.device) -> None:
+def free_memory() -> None:
     """Release the device memory that torch caches."""
     gc.collect()
-    empty = getattr(torch.get_device_module(device), "empty_cache", None)
-    if empty is not None:
-        with suppress(RuntimeError):  # the device itself has failed
-            empty()
+    with suppress(RuntimeError):  # the device itself has failed
+        torch.accelerator.empty_cache()
 
 
-def out_of_memory(
-    error: BaseException | None, device: torch.device, where: str, remedy: str
-) -> UserError | None:
+def out_of_memory(error: BaseException, device: torch.device, where: str) -> UserError | None:
     """Return an error that says where torch's memory ran out, and what to do, and free the rest.
 
     None if neither the error nor one of its causes says so.
     """
-    while error is not None:
-        if isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)):
-            free_memory(device)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, RuntimeError) and _OUT_OF_MEMORY.search(str(cause)):
+            free_memory()
             memory = "memory" if device.type == "cpu" else f"the memory of the {device.type} device"
-            return UserError(f"{where}: {memory} ran out; {remedy}")
-        error = error.__cause__ or error.__context__
+            return UserError(
+                f"{where}: {memory} ran out; lower workers or batch_size, choose a smaller model, "
+                "model.clip or text.encoder, or set server_gpus=0"
+            )
+        cause = cause.__cause__ or cause.__context__
     return None
 
 

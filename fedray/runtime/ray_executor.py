@@ -271,7 +271,7 @@ class Worker:
         of, self._of = self._of, None
         if of is None or of[0] != experiment or use(of[1].assembly.experiment.plugins):
             of = None
-            free_memory(self._device)
+            free_memory()
             of = experiment, GroupRunner(Assembly(received_experiment(experiment)), self._device)
         self._of = of
         if identity not in ("", of[1].assembly.identity):

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedray.base.errors import UserError
 from fedray.base.trees import Snapshot
-from fedray.config import Experiment, content_of, files_of, flatten, load_experiment
+from fedray.config import Experiment, content_of, files_of, load_experiment
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.runtime.assembly import Assembly
@@ -85,8 +85,8 @@ def check_same(folder: RunFolder, experiment: Experiment, assembly: Assembly | N
 def _facts(info: RunInfo) -> dict[str, Any]:
     """Return what determines a run's numbers beside its keys."""
     names = "data_sha256", "files_sha256", "identity", "partition_sha256"
-    versions = info.config.get("versions", {})
-    return {"code": versions, **{name: getattr(info, name) for name in names}}
+    code = info.config.get("versions", {})
+    return {"code": code, **{name: getattr(info, name) for name in names}}
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
@@ -121,10 +121,12 @@ def check_nothing_lost(folder: RunFolder) -> None:
     )
 
 
-def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the first dotted key whose values differ, and both; "" if none does."""
-    was, now = flatten(before), flatten(after)
-    for key in sorted({*was, *now}, key=lambda key: (not key.endswith(".name"), key)):
-        if was.get(key) != now.get(key):
-            return f"{key} was {was.get(key)!r}, now {now.get(key)!r}"
-    return ""
+def _first_difference(before: Any, after: Any, place: str = "") -> str:
+    """Return the first key whose values differ, and both; "" if none does."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}, key=lambda key: (key != "name", key)):
+            inner = f"{place}.{key}" if place else str(key)
+            if found := _first_difference(before.get(key), after.get(key), inner):
+                return found
+        return ""
+    return "" if before == after else f"{place} was {before!r}, now {after!r}"

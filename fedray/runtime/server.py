@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def run_on_ray(
         FedrayError: the cause that stopped the run.
     """
     seconds, liveness = experiment.faults.start_timeout_s, Liveness()
-    last, is_said = latest_round(RunFolder(out).states), False
+    ask = partial(answer, experiment=experiment, actor="the server", check=liveness.check)
+    found, is_said = latest_round(RunFolder(out).states), False
+    last = -1 if found is None else found
     options = {"num_cpus": 0, "num_gpus": experiment.server_gpus, **restarts(experiment)}
     start: Any = ray.remote(ServerActor).options(**options).remote
     server = start(experiment.model_dump_json(by_alias=True), str(out), began)
@@ -87,13 +90,9 @@ def run_on_ray(
             raise RunFailed(
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
-        while True:
-            ref = server.round_after.remote(-1 if last is None else last)
-            done: Round | None = answer(ref, experiment, "the server", liveness.check)
-            if done is None:
-                return
+        while (done := ask(server.round_after.remote(last))) is not None:
             if not is_said:
-                say(answer(server.about.remote(), experiment, "the server", liveness.check))
+                say(ask(server.about.remote()))
                 is_said = True
             last = done.round
             yield done

@@ -193,9 +193,6 @@ class Session:
         return Pin(which, models, files)
 
 
-REMEDY = "lower workers, choose a smaller text.encoder or model, or set server_gpus=0"
-
-
 @contextmanager
 def keep_tracebacks(folder: RunFolder, device: torch.device) -> Iterator[None]:
     """Write the traceback of an error that stops a run to its folder; the error names the file.
@@ -212,7 +209,7 @@ def keep_tracebacks(folder: RunFolder, device: torch.device) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # a plug-in may call sys.exit()
         step = f", round {error.round}" if isinstance(error, ServerError) else ""
-        if memory := out_of_memory(error, device, f"the server{step}", REMEDY):
+        if memory := out_of_memory(error, device, f"the server{step}"):
             raise memory from error
         if isinstance(error, ClientError | ServerError):
             text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"

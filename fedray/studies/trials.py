@@ -11,12 +11,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedray.base.units import size_of, time_of
 from fedray.config import read_plugins
 from fedray.results.design import Config
 from fedray.results.labels import config_label, is_number, short_names, show_value
 from fedray.results.numbers import Numbers
-from fedray.results.pages.cells import metric_name, short_name, spread_cell, spread_label
+from fedray.results.pages.cells import (
+    cost_text,
+    metric_name,
+    range_text,
+    short_name,
+    spread_cell,
+    spread_label,
+)
 from fedray.results.pages.figures import Plot, Series, figure_curves
 from fedray.results.pages.page import Section
 from fedray.results.paired import Interval, Side, t_interval
@@ -157,16 +163,12 @@ def trials_section(sweep: SweepOutcome) -> Section:
         if reasons:
             failed[reasons[0]].append(name)
         if intervals[0] is None:
-            cells = ["failed" if reasons else "not finished", *[""] * (len(cells) + 2)]
+            cells = ["failed" if reasons else "not finished", *[""] * (len(cells) + 1)]
         else:
-            costs = time_of(of["seconds"].sum()), size_of(of["bytes"].mean())
-            cells += [
-                "-".join(dict.fromkeys(f"{of['round'].agg(end):.0f}" for end in ("min", "max"))),
-                *costs,
-            ]
+            cells += [range_text(of["round"]), cost_text(of["seconds"], of["bytes"])]
         star = "* " if name == sweep.best else ""
         rows.append([f"{star}{name}", *(show_value(config[key]) for key in names), *cells])
-    header = ["trial", *names.values(), *map(short_name, sweep.metrics), "round", "time", "traffic"]
+    header = ["trial", *names.values(), *map(short_name, sweep.metrics), "round", "a run"]
     caption = ", ".join(filter(None, [*map(metric_name, sweep.metrics), spread_label(shown)]))
     reasons = [f"trial {', '.join(who)} failed: {reason}" for reason, who in failed.items()]
     return Section("", (), header, rows, [f"{caption}."], [*sweep.notes, *reasons])

@@ -146,6 +146,9 @@ def test_a_result_as_tables(small, tmp_path):
     assert list(rounds.index) == [0, 1, 2]
     assert rounds["local_accuracy"].to_dict() == result.curve()
     assert clients.loc[2]["accuracy"].to_dict() == result.per_client
+    sent = [(done.up.total_bytes, done.down.total_bytes) for done in result.rounds]
+    assert [*zip(rounds["up_bytes"], rounds["down_bytes"], strict=True)] == sent
+    assert any(up != down for up, down in sent)
     assert result.class_names[:2] == ["zero", "one"]
     assert repr(result).startswith("<Result fedproto_digits: fedproto, round 2 of 2, local acc")
 
@@ -253,12 +256,6 @@ def test_a_mapping_with_a_mistake_leaves_no_folder(kind, mistake, tmp_path, monk
     with pytest.raises(UserError):
         kind(tree).run(kept)
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
-
-
-def test_a_result_is_read_from_the_name_of_its_folder(small, tmp_path):
-    done = small.train(tmp_path / "run", executor="serial")
-    for folder in (str(tmp_path / "run"), tmp_path / "run"):
-        assert fedray.Result(folder).metrics == done.metrics
 
 
 @pytest.mark.ray

@@ -40,14 +40,6 @@ def test_a_bar_counts_seconds_and_the_last_round_has_nothing_left(monkeypatch):
     assert rounds == [f"round {n}/3  accuracy 0.5000  1.0 s" for n in range(4)]
 
 
-def test_a_log_s_last_round_has_nothing_left(capsys):
-    with RoundProgress(3) as show:
-        for number in range(4):
-            show(Round(number, 1.0, {"local_accuracy": 0.5}))
-    lines = capsys.readouterr().out.splitlines()
-    assert ["left" in line for line in lines] == [False, False, True, False]
-
-
 def test_a_bar_of_a_command_reaches_the_terminal_as_it_is(monkeypatch):
     """A command escapes control characters of strangers, not those of its own bar."""
     shown = Terminal()

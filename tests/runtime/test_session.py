@@ -25,8 +25,8 @@ from fedray.runtime.session import Session
 from fedray.storage import states
 from fedray.storage.environment import environment
 from fedray.storage.run import Costs
-from fedray.storage.run_folder import RunFolder
-from fedray.storage.states import latest_round
+from fedray.storage.run_folder import RunFolder, RunWriter
+from fedray.storage.states import Commit, latest_round
 from fedray.studies.ready import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
@@ -349,3 +349,29 @@ def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     texts_in(root, texts=first_other(TEXTS))
     with pytest.raises(UserError, match=rf"have changed since 1 finished runs: .*{out}; .*anew"):
         check_current([run], "start anew")
+
+
+def test_rounds_are_on_the_disk_before_their_checkpoint_and_the_best_models_stay(
+    tmp_path, monkeypatch
+):
+    """The learning rate rises until it destroys the models: of three rounds the first is best."""
+    done: list[str] = []
+    flush, write = RunWriter.flush, Commit.write
+    monkeypatch.setattr(RunWriter, "flush", lambda *of: done.append("rounds") or flush(*of))
+    monkeypatch.setattr(Commit, "write", lambda *of: done.append("pointer") or write(*of))
+    rising = "lr_schedule={name: steps, warmup_rounds: 2, warmup_lr: 0.05, milestones: [9]}"
+    list(session(tmp_path, rising, "lr=8", "keep.models=best").rounds())
+    assert [*dict.fromkeys(done)] == ["rounds", "pointer"]
+    assert done.count("rounds") >= 4
+    best = Commit.read(tmp_path / "states", "best")
+    assert RunFolder(tmp_path).read().best.round == best.facts["round"] == 1
+
+
+def test_an_identity_covers_images_and_the_content_of_plug_ins(tmp_path):
+    experiment = resolve("local_digits", QUICK)
+    assert experiment.identity("some images") != experiment.identity("others")
+    identities = set[str]()
+    for value in (1, 2):
+        (tmp_path / "mine.py").write_text(f"VALUE = {value}\n")
+        identities.add(resolve("local_digits", QUICK, [str(tmp_path / "mine.py")]).identity())
+    assert len({*identities, experiment.identity()}) == 3

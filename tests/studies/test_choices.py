@@ -86,14 +86,6 @@ def test_no_cell_waits_for_another(here, write):
 # --- edges ----------------------------------------------------------------------------------------
 
 
-def test_a_choice_at_the_edge_extends_its_grid_and_is_named_where_the_budget_ends(play):
-    study = play(flat, tuning={"configurations": 3})
-    at = state_of(study)
-    assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
-    assert chosen(at) == {"lr": 0.004}
-    assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(study).notes)
-
-
 def test_a_bound_of_the_experiment_ends_a_grid(play):
     def more(wanted):
         value = wanted.experiment.participation / 2
@@ -114,12 +106,6 @@ def test_a_run_that_two_cells_need_is_run_once(play):
     assert len(study.runs) == len(study.needed) == 6
     first, second = outcome(study).cells
     assert first.reported == second.reported
-
-
-def test_tuning_runs_of_the_reports_length_are_not_run_again(play):
-    study = play(flat, tuning={"configurations": 2})
-    mine = [run.spec for run in study.runs.values() if run.spec.place == MINE]
-    assert [(each.seed, each.phase) for each in mine] == [(0, "tuning")] * 2 + [(1, "tuning")] * 2
 
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
@@ -183,16 +169,6 @@ def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
     found = outcome(study)
     assert [each.verdict for each in found.claims] == ["not asked"]
     assert found.numbers.interval(found.against[0].worse, "local_accuracy") is not None
-
-
-def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
-    def one_lost(wanted):
-        lost = wanted.seed == 0 and wanted.place == MINE
-        return None if lost else flat(wanted)
-
-    found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
-    assert sorted(found.claims[0].comparison.differences) == [1, 2]
-    assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
 
 
 def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas
-import psutil
 import pytest
-from sweeps import EXPERIMENT, laptop, sweep, write_sweep
+from sweeps import EXPERIMENT, sweep, write_sweep
 
 from fedray.config import dump_yaml
-from fedray.storage.run_folder import RunFolder
 from fedray.studies.tune import Recorder, StudySearch, run_trials
-from fedray.sweep import main
 
 
 class _Shown:
@@ -84,42 +77,3 @@ class _Tuner:
 
     def fit(self) -> list[Any]:
         return []
-
-
-def values(home: Path) -> list[list[object]]:
-    """Each configuration's value, in the order of their numbers."""
-    return pandas.read_csv(home / "trials.csv")[["row", "value", "status"]].values.tolist()
-
-
-@pytest.mark.long
-@pytest.mark.ray
-@pytest.mark.slow
-def test_processes_that_die_between_runs_end_no_sweep(here, monkeypatch):
-    space = {"algorithm.lambda": {"grid": [0, 1, 2, 3, 4, 5, 6, 7]}}
-    write_sweep(space=space, scales=laptop(set={"faults.max_failures": 10}))
-    monkeypatch.setenv("FEDRAY_RESULTS", str(here / "others"))
-    assert main(["tiny", "--no-track", "--out", str(here / "undisturbed")]) == 0
-    monkeypatch.setenv("FEDRAY_RESULTS", str(here / "results"))
-    over, ends = threading.Event(), []
-
-    def kill() -> None:
-        """Kill a run's process whenever another run is over."""
-        while not over.is_set():
-            runs = here.glob("results/store/*")
-            done = sum(RunFolder(run).is_finished for run in runs)
-            if done > len(ends):
-                found = [p for p in psutil.Process().children(recursive=True)
-                         if p.name().startswith("ray::Run.train")]  # fmt: skip
-                time.sleep(0.02 * len(ends))
-                if found:
-                    ends.append(found[len(ends) % len(found)])
-                    ends[-1].kill()
-            time.sleep(0.005)
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    assert main(["tiny", "--no-track", "--out", str(here / "killed")]) == 0
-    over.set()
-    killer.join(5)
-    assert ends
-    assert values(here / "killed") == values(here / "undisturbed")

@@ -7,7 +7,6 @@ import shutil
 from itertools import product
 
 import pytest
-from commands import plan_words
 from pretended_runs import pretend, result_of
 from ray.tune.search import Searcher
 from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
@@ -180,17 +179,6 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
     assert experiment.algorithm.tree() == {"name": "fedproto", "lambda": 2, "proto_agg": "weighted"}
     assert StudyPlan.model_validate_json(study.plan.model_dump_json()) == study.plan
-
-
-def test_a_scale_has_metrics_of_its_own(here):
-    scales = {
-        **laptop(),
-        "paper": {"experiment": "tiny.yaml", "metrics": ["local_accuracy", "accuracy_sketch"]},
-    }
-    write_sweep(metrics=["local_accuracy", "accuracy_amazon"], scales=scales)
-    assert sweep().plan.metrics == ["local_accuracy", "accuracy_amazon"]
-    paper = plan_words("sweep", "tiny", scale="paper")
-    assert paper.metrics == ["local_accuracy", "accuracy_sketch"]
 
 
 def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():

@@ -97,7 +97,7 @@ def test_the_table_has_a_line_for_each_configuration(play):
     section = trials_section(found)
     assert section.header[:4] == ["trial", "lr", "acc. cm", "local acc."]
     assert section.rows[0] == [
-        "* 0", "0.1", "75.0 (70.0–80.0)", "15.0 (10.0–20.0)", "2", "6.0 s", "120 B"
+        "* 0", "0.1", "75.0 (70.0–80.0)", "15.0 (10.0–20.0)", "2", "3.0 s, 120 B"
     ]  # fmt: skip
     assert [row[2] for row in section.rows[1:]] == ["failed", "not finished"]
     assert section.items == ["trial 1 failed: it broke"]

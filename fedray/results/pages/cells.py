@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import fmean
 
+from fedray.base.units import size_of, time_of
 from fedray.results.paired import FEW, Interval
 from fedray.storage.metric import Metric
 
@@ -91,6 +93,18 @@ def spread_label(intervals: Iterable[Interval | None]) -> str:
 def p_text(p: float | None) -> str:
     """Format a p-value with two significant digits."""
     return NOTHING if p is None else f"{p:.2g}"
+
+
+def range_text(values: Iterable[float]) -> str:
+    """Format whole numbers as "3", or as "3 to 5" if they differ; none as `NOTHING`."""
+    found = sorted({int(value) for value in values})
+    return " to ".join(map(str, dict.fromkeys(found[:1] + found[-1:]))) or NOTHING
+
+
+def cost_text(seconds: Iterable[float], traffic: Iterable[float]) -> str:
+    """Format the mean cost of runs: "2 min 24 s, 35.5 MB"; that of no run as `NOTHING`."""
+    found = list(seconds)
+    return f"{time_of(fmean(found))}, {size_of(fmean(traffic))}" if found else NOTHING
 
 
 def in_megabytes(count: float) -> str:

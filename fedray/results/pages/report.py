@@ -27,7 +27,7 @@ from fedray.results.pages.figures import (
     figure_matrix,
 )
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
-from fedray.results.paired import ALPHA, Comparison, Side
+from fedray.results.paired import ALPHA, Comparison, Side, t_interval
 from fedray.storage.files import file_name, write_atomic
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
@@ -111,7 +111,9 @@ def _over_data(report: Report, metric: Metric) -> Section:
     for row in dict.fromkeys(member.row for member in report.groups):
         sides = [Side(row, column) for column in (*numbers.columns, None)]
         values = [numbers.interval(side, metric.name) for side in sides]
-        values += [numbers.of_means(row, metric.name)] if parts else []
+        if parts:
+            found = numbers.of_means(Side(row, None), metric.name)
+            values.append(t_interval(list(found.values())) if found else None)
         rows.append([row, *(cell(value, metric) for value in values)])
     below = (
         f"{metric_name(metric)}, {selection_label(report.groups, report.at)}. Mean: over data "

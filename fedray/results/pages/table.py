@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from fedray.base.units import size_of, time_of
+from fedray.base.units import size_of
 from fedray.results.design import seeds_text
 from fedray.results.labels import config_label
 from fedray.results.pages.cells import (
     NOTHING,
     SPREAD,
     cell,
+    cost_text,
     difference_cell,
     metric_name,
     number,
     p_text,
+    range_text,
 )
 from fedray.results.pages.figures import Plot, Series, figure_curves, figure_points
 from fedray.results.pages.page import Picture, Section, html, latex, markdown
 from fedray.results.paired import Side
-from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
+from fedray.results.record import CellRecord, ClaimResult, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
 
@@ -321,11 +322,7 @@ def _beside_paper(record: TableRecord) -> Section:
 def tried_text(cell: CellRecord) -> str:
     """Return how many configurations a seed tried, "3" or "3 to 5"."""
     tried = Counter(seed for attempt in cell.tried for seed in attempt.runs)
-    return _range([*tried.values()] or [1])
-
-
-def _range(counts: Sequence[int]) -> str:
-    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return range_text(tried.values() or [1])
 
 
 def _chosen(record: TableRecord) -> Section:
@@ -338,8 +335,8 @@ def _chosen(record: TableRecord) -> Section:
                 str(place) if len(plan.columns) > 1 else place.row,
                 _choices(of) or NOTHING,
                 tried_text(of) if leader == place else f"as {leader}",
-                _range([run.round for run in runs]) if runs else NOTHING,
-                _cost_of_a_run(runs),
+                range_text(run.round for run in runs),
+                cost_text((run.seconds for run in runs), (run.bytes for run in runs)),
             ]
         )
     count = len(plan.report.seeds)
@@ -360,14 +357,6 @@ def _choices(cell: CellRecord) -> str:
     if len(ranked) > 1:
         ranked[0] += f" ({choices.count(ranked[0])} of {len(choices)} seeds)"
     return ", ".join(ranked)
-
-
-def _cost_of_a_run(runs: Sequence[Measured]) -> str:
-    """Return the mean cost of runs: "2 min 24 s, 35.5 MB"."""
-    if not runs:
-        return NOTHING
-    seconds = fmean(run.seconds for run in runs)
-    return f"{time_of(seconds)}, {size_of(fmean(run.bytes for run in runs))}"
 
 
 def _made(record: TableRecord) -> Section:

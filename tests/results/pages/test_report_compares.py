@@ -199,15 +199,6 @@ def test_a_folder_has_a_file_of_each_format(runs: Path, tmp_path: Path) -> None:
     assert {path.suffix for path in again.iterdir()} == {".svg"}
 
 
-def test_latex_is_for_a_paper(runs: Path, tmp_path: Path) -> None:
-    words = ["--format", "tex", "--out", str(tmp_path), "--label", "fedtsp=FedTSP"]
-    assert main([str(runs), *words]) == 0
-    tex = (tmp_path / "table.tex").read_text()
-    assert r"FedTSP & 2 & 80.5 $\pm$ 6.4 & " in tex
-    assert r"\caption{local accuracy (\%), mean $\pm$ half of the 95 \% t interval" in tex
-    assert r"\label{tab:table}" in tex
-
-
 def test_a_page_shows_the_figures_next_to_it_and_nothing_else(runs: Path, tmp_path: Path) -> None:
     words = ["--format", "html", "--format", "md", "--format", "png", "--out", str(tmp_path)]
     assert main([str(runs), *words]) == 0
