@@ -52,7 +52,6 @@ def raising(error):
         (OSError(28, "No space left on device", "/x/y\n"), 2),
         (PermissionError(1, "Operation not permitted", b"/x/\xff"), 2),
         (PermissionError("no file"), 1),
-        (BrokenPipeError(32, "a server has gone"), 1),
         (ExceptionGroup("several\nat once", [ValueError("a"), KeyError("b")]), 1),
     ],
 )
@@ -71,7 +70,7 @@ def test_a_failure_is_one_line_too():
     assert one_line("a\n b\x07") == "a b\\x07"
 
 
-@pytest.mark.parametrize("argv", [["--out", ""], ["--number", "10"], ["--numbr", "1"]])
+@pytest.mark.parametrize("argv", [["--number", "10"], ["--numbr", "1"]])
 def test_wrong_words_are_one_sentence(argv, capsys):
     code, said = ended(lambda args: 0, capsys, argv)
     assert code == 2
