@@ -54,13 +54,15 @@ OTHERS = [
 RAISED = 9
 
 
-def raise_version(monkeypatch: pytest.MonkeyPatch, kind: str, name: str) -> None:
+def raise_version(
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, version: int = RAISED
+) -> None:
     entries = registry(kind)
     entry = entries.get(name)
     if isinstance(entry, type):
-        monkeypatch.setattr(entry, "version", RAISED)
+        monkeypatch.setattr(entry, "version", version)
     else:
-        monkeypatch.setitem(entries._entries, name, replace(entry, version=RAISED))
+        monkeypatch.setitem(entries._entries, name, replace(entry, version=version))
 
 
 @pytest.mark.parametrize("kind", HOMES)
@@ -115,7 +117,7 @@ def test_a_run_of_other_code_is_not_resumed(tmp_path, monkeypatch):
     next(rounds)
     rounds.close()
     with monkeypatch.context() as raised:
-        raise_version(raised, "architecture", "mlp")
+        raise_version(raised, "architecture", "mlp", 2)
         refused(lambda: session(tmp_path), str(tmp_path), "code")
     assert [done.round for done in session(tmp_path).rounds()] == [1, 2]
 

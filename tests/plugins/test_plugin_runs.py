@@ -9,6 +9,7 @@ from plugged import METHOD, SMALL, run, write
 import fedray.config.plugins as module
 from fedray.config.plugins import use
 from fedray.run import main
+from fedray.runtime.resolve import resolve
 from fedray.storage.run_folder import RunFolder
 
 
@@ -33,6 +34,14 @@ def test_a_method_is_what_it_says(tmp_path):
     assert two.rounds[-1].metrics != base.rounds[-1].metrics
     assert one.info.config["plugins"].keys() == {"mine"}
     assert "plugins" not in base.info.config
+
+
+def test_an_edited_plugin_makes_another_experiment(tmp_path):
+    def identity(text: str) -> str:
+        _, path = write(tmp_path, mine=text)
+        return resolve("fedavg_digits", ["algorithm=scaled"], [path]).identity()
+
+    assert identity(METHOD) == identity(METHOD) != identity(METHOD + "\n")
 
 
 def test_an_experiment_names_its_plugins_relative_to_its_file(tmp_path, monkeypatch):
