@@ -4,9 +4,8 @@
 
 Works with any endpoint that supports OpenAI's /chat/completions. Environment variables select the
 endpoint: FEDRAY_LLM_BASE_URL (https://api.openai.com/v1), FEDRAY_LLM_MODEL and, if the endpoint
-requires a key, FEDRAY_LLM_API_KEY. Answers are stored one by one in $FEDRAY_CACHE/descriptions, so
-that an interrupted command asks only for missing ones. The file is written once every class is
-described; pass it as `text.descriptions=pets.json`.
+requires a key, FEDRAY_LLM_API_KEY. Answers are written one by one, and the same command again asks
+only for classes that the file does not have. Pass it as `text.descriptions=pets.json`.
 
 Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions per class, by GPT-4o). The
 instruction asks for the same in other words; `--instruction` takes any other text.
@@ -14,7 +13,6 @@ instruction asks for the same in other words; `--instruction` takes any other te
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ import click
 from pydantic import Field
 
 from fedray.base.errors import UserError, one_line
-from fedray.command import PATH, Command, say_stopped
+from fedray.command import PATH, Command
 from fedray.config import parse_yaml
 from fedray.language.descriptions import (
     EXPECTED,
@@ -35,8 +33,9 @@ from fedray.language.descriptions import (
     ClassDescriptions,
     by_canonical_name,
     display_name,
+    read_descriptions,
 )
-from fedray.storage.files import cache_folder, parse_typed, read_text, write_json
+from fedray.storage.files import parse_typed, read_json, read_text, write_json
 
 if TYPE_CHECKING:
     import requests
@@ -161,31 +160,21 @@ class _Answer(ClassDescriptions):
 
 
 def asked_of(name: str, question: str) -> dict[str, Any]:
-    """Ask for the descriptions of a class, unless an answer to the question is stored already.
+    """Ask for the descriptions of a class.
 
     Raises:
         UserError: if the endpoint fails, or `MAX_ATTEMPTS` answers do not have the right form.
     """
-    url, model, _ = endpoint()
-    content = json.dumps([_host(url), model, _ROLE, question])
-    file = cache_folder() / "descriptions" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
-    if file.exists():
-        kept: dict[str, Any] = json.loads(file.read_text())
-        return kept
-    file.parent.mkdir(parents=True, exist_ok=True)  # before anything is asked and paid for
     asked, reason = question, ""
     for _ in range(MAX_ATTEMPTS):
         answer = ask(asked)
         try:
-            parsed = _parse(name, answer)
+            return _parse(name, answer)
         except UserError as error:
             reason = str(error)
             asked = f"{question}\n\nAn earlier answer was not the wanted JSON object: {reason}"
-        else:
-            write_json(file, parsed)
-            return parsed
     raise UserError(
-        f"{model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the last: "
+        f"the model gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the last: "
         f"{reason}; choose another FEDRAY_LLM_MODEL; {_KEPT}"
     )
 
@@ -248,17 +237,17 @@ def command(classes: str, out: Path, dataset: str, instruction: Path | None) -> 
     """Ask a large language model for descriptions of classes."""
     endpoint()
     names, text = read_classes(classes), INSTRUCTION
-    if out.exists() or not out.parent.is_dir():
-        raise UserError(f"--out: {out} exists, or its folder does not; name another ({_KEPT})")
     if instruction is not None:
         text = read_text(instruction, "--instruction: the file", MOST_BYTES)
+    if not out.parent.is_dir():
+        raise UserError(f"--out: there is no folder {out.parent}")
     described = {}
-    try:
-        for name, question in questions(names, dataset, text).items():
+    if out.exists():
+        read_descriptions(out)
+        described = read_json(out)
+    for number, (name, question) in enumerate(questions(names, dataset, text).items(), 1):
+        if name not in described:
             described[name] = asked_of(name, question)
-            print(f"{len(described)}/{len(names)} {name}", flush=True)
-    except KeyboardInterrupt as stop:
-        say_stopped(stop, f"{_KEPT}; ask again for what is missing")
-        raise
-    write_json(out, described)
+            write_json(out, described)
+        print(f"{number}/{len(names)} {name}", flush=True)
     print(f"{out}: {len(described)} classes; use it with text.descriptions={out}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,14 +20,15 @@ import yaml
 from fedray.base.activity import say_next
 from fedray.base.errors import RayDied, RunFailed, UserError
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
-from fedray.config import Tree, read_plugins
+from fedray.config import Tree, missing_roots_allowed, read_plugins
 from fedray.config.plugins import write_copies
 from fedray.results.difference import config_changes
 from fedray.results.record import DATA, DIVERGED, TableRecord
+from fedray.runtime.inputs import missing_inputs
 from fedray.storage.files import claimed, explain_disk_full, results_home, store_home, write_atomic
 from fedray.studies.cell import check_cells
 from fedray.studies.file import Kind, plan_study, read_study
-from fedray.studies.forecast import headline, planned_cells, untested_rows
+from fedray.studies.forecast import headline, planned_cells, untested_rows, wrap
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_first_rung, check_stored, get_ready
 from fedray.studies.store import Published
@@ -108,14 +110,17 @@ def carry_out(request: Request) -> Outcome:
         UserError: if the study cannot run.
     """
     say_next(f"reading the {request.kind} {request.name}")
-    study = study_of(request)
-    firsts = check_cells(study.plan)
-    check_first_rung(study.plan, firsts[0])
-    check_stored(study)
-    print(headline(study), flush=True)
-    if request.only_plan:
-        print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
-        return Outcome(study, 0)
+    with missing_roots_allowed() if request.only_plan else nullcontext():
+        study = study_of(request)
+        firsts = check_cells(study.plan)
+        check_first_rung(study.plan, firsts[0])
+        check_stored(study)
+        print(headline(study), flush=True)
+        if request.only_plan:
+            missing = dict.fromkeys(line for first in firsts for line in missing_inputs(first))
+            lines = [*planned_cells(study), *untested_rows(study.plan), *map(wrap, missing)]
+            print("\n".join(lines))
+            return Outcome(study, 0)
     study.store.mkdir(parents=True, exist_ok=True)
     with explain_disk_full(study.home), claimed(study.home):
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)

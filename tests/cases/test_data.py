@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
 from fedray.data.decoding import ReadOptions, decode
 from fedray.data.sources import Listing, Row, Source
-from fedray.language.encoders.clip_weights import WeightSource, converted_preprocessing
 from fedray.language.encoders.weights import hub_folder
 from fedray.language.names import names_for
 from fedray.language.text_cache import cached_text_embeddings
+from fedray.models.clip import small_clip_folder
 from fedray.models.init import width_of
 from fedray.models.prompted.texts import check_distinct
 from fedray.runtime.assembly import image_keys
@@ -129,10 +130,13 @@ def test_a_mapping_of_names_is_a_value_of_its_key():
         ({"resize_mode": "longest"}, None),
     ],
 )
-def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resize):
+def test_images_are_scaled_as_the_clip_expects(tmp_path, preprocessing, resize):
     assert image_keys(resolve("promptfl_clip", [])).resize == "bilinear", "of the small CLIP"
-    monkeypatch.setattr(WeightSource, "preprocessing", lambda self: preprocessing)
-    clip = ["model.clip=openclip", "model.clip.model=ViT-B-32", "model.clip.pretrained=random"]
+    folder = shutil.copytree(small_clip_folder(), tmp_path / "clip")
+    file = folder / "open_clip_config.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "preprocess_cfg": preprocessing}))
+    clip = ["model.clip=openclip", f"model.clip.path={folder}"]
     experiment = resolve("promptfl_clip", clip)
     if resize is None:
         with pytest.raises(UserError, match=r"set data\.resize"):
@@ -146,7 +150,9 @@ def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resiz
 def test_the_preprocessing_of_transformers_is_read(tmp_path):
     content = {"resample": 2, "size": {"height": 9, "width": 9}, "image_mean": [0, 0, 0]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
-    found = converted_preprocessing(tmp_path, "model.clip")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    found = component("CLIP", "openclip", path=str(tmp_path)).build().source().preprocess
     assert found == {"mean": [0, 0, 0], "interpolation": "bilinear", "resize_mode": "squash"}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ class WeightSource:
         key: the experiment's key of the model, for messages.
         model: open_clip's name of the architecture, with prefix local-dir: for a folder.
         weights: the weight files, several for parts of one; empty for random weights.
-        tag: open_clip's name of the weights, or None.
+        preprocess: known settings of image preprocessing (mean, std, ...), in open_clip's words.
         seed: the seed of random weights.
         folder: the folder whose configuration describes the model, or None.
     """
@@ -104,7 +104,7 @@ class WeightSource:
     key: str
     model: str
     weights: tuple[Path, ...] = ()
-    tag: str | None = None
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     folder: Path | None = None
 
@@ -128,18 +128,6 @@ class WeightSource:
             towers = {name: dict(config[name]) for name in ("vision_cfg", "text_cfg")}
             quick = config.get("quick_gelu", False)
             return {"embed_dim": config["embed_dim"], "quick_gelu": quick, **towers}
-
-    def preprocessing(self) -> dict[str, Any]:
-        """Return the known settings of image preprocessing (mean, std, ...)."""
-        import open_clip
-
-        if self.tag is not None:
-            return dict(open_clip.get_pretrained_cfg(self.model, self.tag))
-        if self.folder is None:
-            return {}
-        if self.is_of_transformers:
-            return converted_preprocessing(self.folder, self.key)
-        return dict(_read(self.folder / _CONFIG, self.key).get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:
         """Return open_clip's tokenizer of this model.
@@ -203,7 +191,8 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
             where = path if is_folder else model
             raise UserError(f"{key}: {where} describes its model itself; remove {surplus}")
         folder = find_folder(key, path, model.removeprefix("hf-hub:"))
-        return WeightSource(key, f"local-dir:{folder}", tuple(weight_files(folder)), folder=folder)
+        weights, preprocess = tuple(weight_files(folder)), _preprocessing(folder, key)
+        return WeightSource(key, f"local-dir:{folder}", weights, preprocess, folder=folder)
     if model not in (known := open_clip.list_models()):
         raise UserError(
             f"{key}.model: open_clip has no architecture '{model}'.{nearest(model, known)}"
@@ -232,7 +221,7 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
             "architecture whose name has -quickgelu at its end, or the one without"
         )
     with reading(f"{key}: {model} with the weights '{tag}'"):
-        return WeightSource(key, model, (Path(open_clip.download_pretrained(config)),), tag)
+        return WeightSource(key, model, (Path(open_clip.download_pretrained(config)),), config)
 
 
 def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
@@ -395,9 +384,11 @@ def _tower(tower: Any) -> dict[str, Any]:
     }
 
 
-def converted_preprocessing(folder: Path, key: str) -> dict[str, Any]:
-    """Return the settings in preprocessor_config.json, if there is one, in open_clip's words."""
-    file = folder / _PREPROCESSING
+def _preprocessing(folder: Path, key: str) -> dict[str, Any]:
+    """Return the settings of image preprocessing in a folder, in open_clip's words."""
+    if (folder / _CONFIG).is_file():
+        return dict(_read(folder / _CONFIG, key).get("preprocess_cfg", {}))
+    file = folder / _PREPROCESSING  # of transformers
     content = _read(file, key) if file.is_file() else {}
     found = {k: content[f"image_{k}"] for k in ("mean", "std") if f"image_{k}" in content}
     if (resample := content.get("resample")) is not None:  # Pillow's number of a filter

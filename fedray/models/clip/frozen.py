@@ -50,7 +50,7 @@ class FrozenClip:
         if not source.weights:
             with torch.no_grad():
                 model.logit_scale.fill_(torch.tensor(1 / 0.07).log())
-        preprocessing = {**OPENAI_PIXELS, **source.preprocessing()}
+        preprocessing = {**OPENAI_PIXELS, **source.preprocess}
         freeze(model)
         self.identity = f"{source.identity}, version {version}"
         self.scale = float(model.logit_scale.exp())

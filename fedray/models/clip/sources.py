@@ -48,7 +48,7 @@ class ClipChoice(Entry, ABC):
             UserError: as `source`, or if no `data.resize` scales images so.
         """
         chosen = {"interpolation": "bicubic", "resize_mode": "shortest"}
-        chosen |= self.source().preprocessing()
+        chosen |= self.source().preprocess
         way = chosen["interpolation"], chosen["resize_mode"]
         if way not in _RESIZES:
             raise UserError(
