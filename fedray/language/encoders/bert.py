@@ -21,9 +21,9 @@ from fedray.language.encoders.base import (
     TowerPart,
     encoders,
     freeze,
+    same_bits,
     warn_cut,
 )
-from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import (
     TEXT_FILES,
     check_ids,
