@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from io import TextIOWrapper
@@ -25,7 +24,6 @@ from fedray.base.activity import Escaping, end_waiting
 from fedray.base.errors import CodeError, Failure, FedrayError, UserError, named, nearest, one_line
 from fedray.base.masking import mask
 from fedray.base.shipped import names
-from fedray.storage.files import check_path
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -102,17 +100,7 @@ _is_program = False
 """Whether `run` executes the command line of this process."""
 
 
-class _Path(click.ParamType[Path]):
-    name = "path"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        try:
-            return Path(check_path(str(value)))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-PATH = _Path()
+PATH = click.Path(path_type=Path)
 
 
 def completed(*kinds: str) -> Callable[..., list[str]]:
@@ -190,8 +178,11 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
     except KeyboardInterrupt as stop:
         say_stopped(stop)
         return TERMINATED if _is_terminated(stop) else INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return NOBODY_READS
     except Exception as error:
-        return NOBODY_READS if _nobody_reads(error) else _report(error, "--debug" in words)
+        return _report(error, "--debug" in words)
     finally:
         end_waiting()
         sys.stdout, sys.stderr = before
@@ -327,20 +318,9 @@ def _placed(error: BaseException) -> str:
     return f"{named(error)} ({last.filename}, line {last.lineno})"
 
 
-def _nobody_reads(error: Exception) -> bool:
-    """Return True if the reader of stdout has closed the pipe; discard any further output then."""
-    if not isinstance(error, BrokenPipeError):
-        return False
-    try:
-        output = sys.stdout.fileno()
-    except OSError:  # stdout of a notebook or a test has no file descriptor
-        return False
-    poll = select.poll()
-    poll.register(output, 0)
-    if not any(event & select.POLLERR for _, event in poll.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    return True
+def _discard_output() -> None:
+    with suppress(OSError):  # stdout of a notebook or a test has no file descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from fedray.api.training import ExecutorName, executor_for, run_to_end
-from fedray.base.errors import CodeError, RunFailed, UserError, shown
+from fedray.base.errors import CodeError, RunFailed, UserError
 from fedray.cli.start import load_libraries
 from fedray.command import (
     PATH,
@@ -30,8 +29,7 @@ from fedray.results.pages.cells import metric_name, spread_cell, spread_label
 from fedray.storage.files import new_place, results_home
 from fedray.storage.metric import BEST, HEADLINE
 from fedray.storage.run_folder import RunFolder
-
-_SEVERAL = re.compile(r"seed=\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
+from fedray.studies.file import seeds_in
 
 
 @dataclass(frozen=True)
@@ -119,14 +117,13 @@ def several_seeds(assignments: Sequence[str]) -> tuple[list[int], list[str]]:
     Raises:
         UserError: if a seed or the assignment is repeated.
     """
-    lists = [match for match in map(_SEVERAL.fullmatch, assignments) if match]
-    if not lists:
+    of_seeds = [text for text in assignments if text.startswith("seed=")]
+    values = [seeds_in(value) for text in of_seeds for _, value in parse_assignments([text])]
+    if max(map(len, values), default=0) < 2:
         return [], list(assignments)
-    seeds = [int(text) for text in lists[0][1].split(",")]
-    rest = [text for text in assignments if not text.startswith("seed=")]
-    if len(rest) < len(assignments) - 1 or len(set(seeds)) < len(seeds):
-        raise UserError(f"{shown(lists[0][0])}: list all seeds once, for example seed=0,1,2")
-    return seeds, rest
+    if len(values) > 1 or len({*map(str, values[0])}) < len(values[0]):
+        raise UserError("seed is listed wrongly: list all seeds once, for example seed=0,1,2")
+    return values[0], [text for text in assignments if text not in of_seeds]
 
 
 def check_command_line(request: RunRequest, seeds: Sequence[int]) -> None:

@@ -185,7 +185,7 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
     for key, value in pairs:
         part, _, inner = key.partition(".")
         if key == "seed":
-            assignments["report"]["seeds"] = _seeds_in(value)
+            assignments["report"]["seeds"] = seeds_in(value)
         elif part in ("tuning", "report") and inner:
             assignments[part][inner] = value
         elif key == "rounds":
@@ -197,7 +197,7 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], kind: Kind) -> Tree:
     return assignments
 
 
-def _seeds_in(value: Any) -> list[Any]:
+def seeds_in(value: Any) -> list[Any]:
     """Return the seeds of `seed=3`, `seed=0,1,2` and `seed=[0,1,2]`; other values unchanged."""
     if isinstance(value, str):
         entries = [entry.strip() for entry in value.split(",")]

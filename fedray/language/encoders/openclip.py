@@ -20,6 +20,7 @@ from fedray.language.encoders.base import (
     encoders,
     freeze,
     pick,
+    same_bits,
     warn_cut,
 )
 from fedray.language.encoders.clip_weights import (
@@ -28,7 +29,6 @@ from fedray.language.encoders.clip_weights import (
     build_clip,
     locate,
 )
-from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
