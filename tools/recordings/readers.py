@@ -90,7 +90,7 @@ def _bytes() -> Any:
 # --- studies -------------------------------------------------------------------------------------
 
 ELAPSED = ("second", "time", "wall", "reason", "sha256", "std", "note", "folder")
-"""Parts of columns' names that are not compared: durations, places, prose, what others follow from."""
+"""Parts of columns' names that are not compared: durations, places, prose, derived."""
 
 
 def read_csv(file: Path, keys: int = 1) -> Values:
