@@ -1,8 +1,7 @@
 """Numbers of every method on an accelerator against those on the CPU.
 
-    python -m benchmarks.numerics                      all methods, on this machine's accelerator
+    python -m benchmarks.numerics              all methods, on this machine's accelerator
     python -m benchmarks.numerics fedavg moon
-    python -m benchmarks.numerics --device pretended   without one, to try this program
 
 Each method runs the small experiment of `fedray check` (two rounds in float32, three clients) on
 the CPU, and on the device: twice as fedray runs, and once with TF32 in convolutions, which is
@@ -73,8 +72,8 @@ def largest(expected: Sequence[Any], actual: Sequence[Any]) -> tuple[float, str]
     return found
 
 
-def compare(method: str, kind: str) -> Numbers:
-    """Run a method on the CPU and on the device `kind`; return their differences."""
+def compare(method: str) -> Numbers:
+    """Run a method on the CPU and on the accelerator; return their differences."""
     import torch
 
     from fedray.laws.conformance import small_experiment
@@ -82,10 +81,9 @@ def compare(method: str, kind: str) -> Numbers:
     from fedray.runtime.assembly import Assembly
     from fedray.runtime.devices import pick_device
     from fedray.runtime.serial import SerialExecutor
-    from tests import pretended_device
 
     torch.set_num_threads(1)
-    device = pretended_device.device() if kind == "pretended" else pick_device(1)
+    device = pick_device(1)
 
     def on_device() -> Any:
         torch.manual_seed(0)
@@ -119,20 +117,19 @@ def main() -> None:
     """Parse the command line and compare the methods."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("methods", nargs="*", metavar="METHOD", help="default: all")
-    cli.add_argument("--device", choices=("accelerator", "pretended"), default="accelerator")
     cli.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
     args = cli.parse_args()
     from fedray.core import algorithms
     from fedray.runtime.devices import accelerator
 
-    if args.device == "accelerator" and accelerator() is None:
+    if accelerator() is None:
         raise SystemExit("torch finds no accelerator here")
     print(ROW.format("method", "differs", "most in", "same twice", "TF32", "not deterministic"))
     print("|---" * 6 + "|", flush=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
         methods = args.methods or algorithms.names()
-        waiting = [pool.submit(compare, method, args.device) for method in methods]
+        waiting = [pool.submit(compare, method) for method in methods]
         for done in as_completed(waiting):
             print(done.result().row(), flush=True)
 

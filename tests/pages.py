@@ -44,13 +44,6 @@ def files(page: Path) -> dict[str, str]:
     return {found[1]: text for found, text in zip(named, texts, strict=True) if found}
 
 
-def pinned(package: str) -> str:
-    """The version of a package in constraints.txt."""
-    lines = (ROOT / "constraints.txt").read_text()
-    (version,) = re.findall(rf"^{package}==(\S+)", lines, re.MULTILINE)
-    return str(version)
-
-
 def pages() -> list[Path]:
     """Every page that a person wrote, and the written ones below docs/."""
     top = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")

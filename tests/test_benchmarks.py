@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from benchmarks import gpu, numerics
-from benchmarks.common import ROOT, Child, environment, ratio, time_in_turns
+from benchmarks import gpu
+from benchmarks.common import Child, ratio, time_in_turns
 from benchmarks.overhead import largest_difference, start
-from fedray.laws.traces import Trace
-from fedray.runtime import devices
 from tools.originals.federation import State, greatest_difference
 from tools.originals.records import distance
-
-COMMANDS = (
-    "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "sweep",
-)  # fmt: skip
-
-
-ANCHOR = ("anchor_cnn", "anchor_flower")
-"""Parts of the benchmark `anchor`."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*(f"benchmarks.{name}" for name in COMMANDS), "tools.originals"])
-def test_every_benchmark_has_help(name):
-    words = [sys.executable, "-m", name, "--help"]
-    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: ")
 
 
 @pytest.mark.slow
@@ -76,28 +54,6 @@ def test_steps_and_operations_of_a_client_are_counted(tmp_path):
     assert operations == pytest.approx(images * (forward + backward), rel=0.1)
 
 
-@pytest.mark.slow
-def test_numbers_on_a_device_are_compared_with_the_cpus():
-    words = ["-m", "benchmarks.numerics", "fedavg", "nothing", "--device", "pretended"]
-    words = [sys.executable, *words]
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment(), check=True, stdout=subprocess.PIPE, text=True
-    )
-    lines = [re.split(r" *\| *", line)[1:-1] for line in done.stdout.splitlines()]
-    found = {line[0]: line[1:] for line in lines}
-    assert found["fedavg"] == ["0.0e+00", "", "yes", "0.0e+00", ""]
-    assert found["nothing"][0].startswith("failed: ")
-
-
-def test_the_largest_difference_of_two_runs_has_a_name():
-    traces = [
-        [Trace(1, {}, {"server/a": torch.tensor([4.0, value]), "server/b": torch.zeros(2)})]
-        for value in (1.0, 3.0)
-    ]
-    assert numerics.largest(*traces) == (0.5, "server/a")
-    assert numerics.largest(traces[0], traces[0]) == (0.0, "")
-
-
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_a_comparison_that_meets_nan_gives_nan(wrong):
     """Wherever it stands: Python's max(0.0, nan) is 0."""
@@ -112,13 +68,6 @@ def test_a_comparison_that_meets_nan_gives_nan(wrong):
     assert math.isnan(largest_difference(*models))
     assert math.isnan(greatest_difference(ours, theirs))
     assert math.isnan(distance(*entries))
-
-
-def test_without_a_gpu_the_benchmark_ends_with_one_sentence(monkeypatch):
-    monkeypatch.setattr(devices, "accelerator", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["gpu"])
-    with pytest.raises(SystemExit, match="torch finds no GPU here"):
-        gpu.main()
 
 
 def test_steps_run_in_turn():

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedray.base.errors import UserError
 from fedray.config.registry import Registry
 
 # --- the registry --------------------------------------------------------------------------------
@@ -58,35 +57,10 @@ def test_a_name_need_not_be_the_files(package):
     assert methods.get("mine").__name__ == "Mine"
 
 
-def test_an_unknown_name_gets_the_nearest(package):
-    methods = package({"a": ("FedProto", "fedproto"), "b": ("Local", "local")})
-    with pytest.raises(UserError, match=r"there is no method 'fedprot'\. Did you mean 'fedproto'"):
-        methods.get("fedprot")
-    with pytest.raises(UserError, match=r"there is no method 'xyz'\. Valid: fedproto, local\."):
-        methods.get("xyz")
-
-
-@pytest.mark.parametrize("name", ["", "a.b", "../local", "__init__", "1"])
-def test_a_name_that_is_none(package, name):
-    with pytest.raises(UserError, match="there is no method"):
-        package({"a": ("Local", "local")}).get(name)
-
-
 def test_two_methods_of_one_name(package):
     methods = package({"a": ("One", "same"), "b": ("Two", "same")})
     with pytest.raises(ValueError, match="two methods are called 'same'"):
         methods.names()
-
-
-def test_two_methods_of_one_name_and_one_class_name(package):
-    methods = package({"a": ("Mine", "same"), "b": ("Mine", "same")})
-    with pytest.raises(ValueError, match="two methods are called 'same'"):
-        methods.names()
-
-
-def test_a_method_without_a_name(package):
-    with pytest.raises(ValueError, match="has no name, which every method needs"):
-        package({}).add(type("Nameless", (), {}))
 
 
 def test_a_second_class_of_one_name_is_refused_and_the_same_one_imported_again_is_not(package):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from lab import refused
 
-from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.runtime.resources import (
     at_a_time,
@@ -123,5 +123,4 @@ def test_what_fits(keys, nodes, printed):
 def test_how_many_runs_fit(keys, nodes, runs):
     assert at_a_time(asks(**keys), nodes) == runs
     if not runs:
-        with pytest.raises(UserError, match="lower workers, cpus or gpus"):
-            preflight(asks(**keys), nodes)
+        refused(lambda: preflight(asks(**keys), nodes), "workers", "gpus")

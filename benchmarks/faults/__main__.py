@@ -15,14 +15,13 @@ from benchmarks.faults.harness import Tally
 KINDS = {
     "kills": "kill a serial run at random moments and resume it, again and again",
     "workers": "kill Ray workers, server actors and drivers of living runs",
-    "nodes": "kill nodes of a cluster on this machine under runs and sweeps; print recovery times",
+    "nodes": "kill nodes of a cluster on this machine under a run; print recovery times",
     "sweeps": "kill drivers of sweeps and resume them",
     "disk": "fill the disk at a random operation of a run, then free it",
-    "tracker": "train while MLflow is silent, locked or gone",
 }
 """The modules of this package that inject faults."""
 
-WEIGHTS = {"nodes": 0.1, "sweeps": 0.1, "tracker": 0.1}
+WEIGHTS = {"nodes": 0.1, "sweeps": 0.1}
 """The share of `all` that slow kinds get, relative to the others."""
 
 

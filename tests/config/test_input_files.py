@@ -212,14 +212,6 @@ def test_a_relative_path_is_looked_up_among_the_data_first(here, monkeypatch):
     assert files_of(tabled("algorithm.table=one.txt")) == {"algorithm.table": str(here / "one.txt")}
 
 
-def test_names_that_are_no_files_stay_as_they_are():
-    weights = "model.pretrained=ResNet18_Weights.IMAGENET1K_V1"
-    words = ["text.descriptions=digits", "model.group=resnet18", weights]
-    experiment = resolve("fedtsp_digits", words)
-    assert files_of(experiment) == {}
-    assert experiment.text.descriptions == "digits"
-
-
 def test_the_content_of_a_folder_is_that_of_its_files_with_their_names(here):
     folder = here / "weights"
     (folder / "sub").mkdir(parents=True)
@@ -233,8 +225,3 @@ def test_the_content_of_a_folder_is_that_of_its_files_with_their_names(here):
     (here / "moved" / "a").rename(here / "moved" / "c")
     assert content_of(str(here / "moved")) not in (first, "")
     assert content_of(str(folder)) == ""
-
-
-def test_labels_are_no_part_of_the_identity():
-    words = ("scale=paper", "name=other")
-    assert resolve("fedavg_digits", words).identity() == resolve("fedavg_digits").identity()

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from lab import refused
 from PIL import Image
 
 from fedray.base.errors import UserError
@@ -41,8 +42,7 @@ def test_labels_follow_the_order_of_the_names_and_other_files_are_not_read(root)
     expected += [(130, 0), (131, 0), (132, 0)]
     assert list(zip(tones, found.labels.tolist(), strict=True)) == expected
     assert found.domains.ids.tolist() == [0] * 3 + [1] * 6
-    with pytest.raises(UserError, match=r"dog/0\.png"):
-        load_images("domain_folder", root)
+    refused(lambda: load_images("domain_folder", root), "dog/0.png")
 
 
 def test_a_domain_without_the_classes_is_left_out(root):
@@ -58,8 +58,7 @@ def test_a_split_file_may_list_the_other_classes_too(root):
     options = ReadOptions(classes=("cat",), split="split.json")
     assert load_images("domain_folder", root, options).origin.tolist() == [TEST, TRAIN, TRAIN] * 2
     (root / "split.json").write_text(json.dumps({**lists, "test": [*lists["test"], "art/x.png"]}))
-    with pytest.raises(UserError, match=r"1 like 'art/x.png' that the data does not have"):
-        load_images("domain_folder", root, options)
+    refused(lambda: load_images("domain_folder", root, options), "art/x.png")
 
 
 def test_any_source_can_be_filtered():
@@ -74,15 +73,19 @@ def test_any_source_can_be_filtered():
 
 
 def test_masks_cannot_be_filtered():
-    with pytest.raises(UserError, match="have several classes each"):
-        load_images("shapes", options=ReadOptions(classes=("circle", "cross")))
+    refused(
+        lambda: load_images("shapes", options=ReadOptions(classes=("circle", "cross"))),
+        "data.classes",
+    )
 
 
 def test_a_name_that_is_not_there(root):
     message = r"data\.classes names 'brid', which it does not .* 4 classes.*Did you mean 'bird'"
     with pytest.raises(UserError, match=message):
         load_images("domain_folder", root, ReadOptions(classes=("cat", "brid")))
-    with pytest.raises(UserError, match=r"data\.classes names 'x', which it does not"):
-        load_images("digits", options=ReadOptions(classes=("x", "y")))
-    with pytest.raises(UserError, match=r"data\.classes.*names 'a' twice"):
-        load_experiment({"data": {"classes": ["a", "b", "a"]}})
+    refused(
+        lambda: load_images("digits", options=ReadOptions(classes=("x", "y"))),
+        "data.classes",
+        "'x'",
+    )
+    refused(lambda: load_experiment({"data": {"classes": ["a", "b", "a"]}}), "data.classes", "'a'")

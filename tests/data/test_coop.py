@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import ReadOptions, federate, load_images
@@ -95,18 +93,3 @@ def test_another_split_may_replace_coops(tmp_path):
     (file.parent / "mine.json").write_text(json.dumps({"train": paths, "test": rest}))
     images = load(file, split="mine.json")
     assert images.origin.tolist() == [TRAIN, TRAIN, TEST, TEST, TRAIN, TEST, TRAIN, TEST]
-
-
-# --- what is missing or wrong --------------------------------------------------------------------
-
-
-def test_missing_images_are_named_with_their_source(tmp_path):
-    file = write_set(tmp_path)
-    for i in (2, 3):
-        (file.parent / f"images/Apply_Eye_Makeup/{i}.png").unlink()
-    match = (
-        r"images/Apply_Eye_Makeup/2.png and 1 more of the 8 images in "
-        r"split_zhou_OxfordPets.json are missing; get it with: fedray get oxford_pets"
-    )
-    with pytest.raises(UserError, match=match):
-        load(file)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from image_files import made
+from lab import refused
 
-from fedray.base.errors import UserError
 from fedray.base.streams import Streams
 from fedray.config import DataConfig, component
 from fedray.data import federate
@@ -67,8 +67,7 @@ def test_phases_of_few_shots_are_refused(tests):
         phases = [{"round": 2, "partition": then}]
         evolution = component("data evolution", "repartition", phases=phases, tests=tests)
         keys = DataConfig(clients=2, partition=component("partition", first), evolution=evolution)
-        with pytest.raises(UserError, match="dominant_class draws few images"):
-            federate_phases(IMAGES, keys, RNG)
+        refused(lambda keys=keys: federate_phases(IMAGES, keys, RNG), "dominant_class")
 
 
 def test_redrawn_tests_are_as_in_the_official_code():
@@ -98,8 +97,9 @@ def test_a_phase_that_cannot_serve_the_clients_is_named():
     keys = DataConfig(
         clients=5, evolution=component("data evolution", "repartition", phases=phases)
     )
-    with pytest.raises(UserError, match=r"data\.evolution, phase from round 4: data\.partition: 5"):
-        federate_phases(IMAGES, keys, RNG)
+    refused(
+        lambda: federate_phases(IMAGES, keys, RNG), "data.evolution", "round 4", "data.partition"
+    )
 
 
 def groups(classes=(3, 1), clients=(3, 2), **within):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import json
 import unicodedata
 
 import pytest
 from image_files import encode, filled, structs, write_aircraft, write_names, write_table
+from lab import refused, refused_command
 
-from fedray.__main__ import main
-from fedray.base.errors import UserError
 from fedray.data import ReadOptions, load_images
 from fedray.data.folders import split_of
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
@@ -18,10 +17,10 @@ from fedray.data.inspect import source_for
 NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
 
 
-def fill(folder, count=1, suffix=".png"):
+def fill(folder, count=1):
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(count):
-        filled(len(str(folder)) % 250).save(folder / f"{i}{suffix}")
+        filled(len(str(folder)) % 250).save(folder / f"{i}.png")
 
 
 def classes(root, names=("cat", "dog"), count=1):
@@ -60,22 +59,18 @@ def test_every_word_of_the_field_is_known(names, split, tmp_path):
         assert split_of(name, tmp_path) == split, name
 
 
-def test_words_for_two_splits_are_refused(tmp_path):
-    with pytest.raises(UserError, match="words for different splits"):
-        split_of("train/test-0.parquet", tmp_path / "train/test-0.parquet")
-
-
-@pytest.mark.parametrize("held", ["test", "Testing", "eval", "evaluation", "my-test", "set.TEST"])
-@pytest.mark.parametrize("trained", ["train", "Training", "my-train"])
-def test_folders_of_class_folders_are_splits(tmp_path, trained, held):
-    classes(tmp_path / trained, count=2)
-    classes(tmp_path / held)
+@pytest.mark.parametrize(
+    ("train", "test"), [("train", "test"), ("Training", "eval"), ("my-train", "set.TEST")]
+)
+def test_folders_of_class_folders_are_splits(tmp_path, train, test):
+    classes(tmp_path / train, count=2)
+    classes(tmp_path / test)
     images = load_images(source_for(tmp_path), tmp_path)
     assert images.class_names == ("cat", "dog")
     assert images.origin.tolist() == [0, 0, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "Validation", "dev", "flowers_val"])
+@pytest.mark.parametrize("name", ["val", "Validation", "dev", "flowers_val"])
 def test_validation_images_are_no_test_beside_a_test(tmp_path, name):
     for split in ("train", name, "test"):
         classes(tmp_path / split)
@@ -85,14 +80,12 @@ def test_validation_images_are_no_test_beside_a_test(tmp_path, name):
     (tmp_path / "test").rename(tmp_path / ".test")
     images = load_images("image_folder", tmp_path)
     assert images.origin.tolist() == [TRAIN, TRAIN, TEST, TEST]
-    assert "2 of them the official test" in images.about
 
 
 @pytest.mark.parametrize(
     ("train", "test", "validation"),
     [
         ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet", "validation-0.parquet"),
-        ("flowers_train.parquet", "flowers_test.parquet", "flowers_dev.parquet"),
         ("data.train.parquet", "data.eval.parquet", "data.valid.parquet"),
         ("flowers-train/0.parquet", "flowers-test/0.parquet", "flowers-val/0.parquet"),
         ("default/training/0000.parquet", "default/testing/0000.parquet", "default/val/0.parquet"),
@@ -116,28 +109,25 @@ def test_parquet_files_of_no_split_are_training_data(tmp_path):
         table(tmp_path / name)
     assert load_images("parquet", tmp_path).origin.tolist() == [TRAIN] * 4
     table(tmp_path / "test.parquet")
-    with pytest.raises(UserError, match=r"0000.parquet has no word for a split, unlike others"):
-        load_images("parquet", tmp_path)
+    refused(lambda: load_images("parquet", tmp_path), "0000.parquet")
 
 
 @pytest.mark.parametrize(
-    ("folders", "match"),
+    ("folders", "named"),
     [
-        (("cat", "dog", "test"), "test is named after a split but holds no class folder"),
-        (("cat", "dog", "test/cat"), "cat: only test images, no image to train on"),
-        (("train", "test"), "test is named after a split but holds no class folder"),
-        (("train_test/cat", "val/cat"), "train_test: the name has words for different splits"),
-        (("train/cat", "test/owl"), "owl: only test images, no image to train on"),
-        (("train/cat", "val/images", "test/images"), "images: only test images, no image to trai"),
+        (("cat", "dog", "test"), "test"),
+        (("cat", "dog", "test/cat"), "cat"),
+        (("train", "test"), "test"),
+        (("train_test/cat", "val/cat"), "train_test"),
+        (("train/cat", "test/owl"), "owl"),
+        (("train/cat", "val/images", "test/images"), "images"),
     ],
 )
-def test_what_is_ambiguous_is_refused_by_run_and_data(tmp_path, capsys, folders, match):
+def test_what_is_ambiguous_is_refused_by_run_and_data(tmp_path, capsys, folders, named):
     for folder in folders:
         fill(tmp_path / "set" / folder)
-    with pytest.raises(UserError, match=match):
-        load_images("image_folder", tmp_path / "set")
-    assert main(["data", str(tmp_path / "set")]) == 2
-    assert re.search(match, "".join(capsys.readouterr()))
+    refused(lambda: load_images("image_folder", tmp_path / "set"), named)
+    refused_command(["data", str(tmp_path / "set")], capsys, named)
 
 
 def test_names_of_classes_may_have_words_for_splits(tmp_path):
@@ -150,7 +140,7 @@ def test_names_of_classes_may_have_words_for_splits(tmp_path):
 # --- unread files ---------------------------------------------------------------------------------
 
 
-def unread(root, *paths):
+def touch(root, *paths):
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(b"x")
@@ -158,53 +148,46 @@ def unread(root, *paths):
 
 def in_class_folders(root):
     classes(root, count=2)
-    unread(root, "cat/a.heic", "notes.txt", "cat/more/0.png", ".hidden", "dog/Thumbs.db")
-    return "3 files not read: notes.txt, cat/a.heic, cat/more/0.png"
+    touch(root, "cat/a.heic", "notes.txt", "cat/more/0.png", ".hidden", "dog/Thumbs.db")
+    return "image_folder", "3 files not read: notes.txt, cat/a.heic, cat/more/0.png"
 
 
 def flat_test(root):
     classes(root / "train")
     fill(root / "test", 5)
-    return "5 files not read, such as test/0.png, test/1.png, test/2.png"
+    return "image_folder", "5 files not read, such as test/0.png, test/1.png, test/2.png"
 
 
 def beside_parquet(root):
     write_names(root)
     table(root / "train.parquet")
-    unread(root, "README.md")
-    return "1 file not read: README.md"
+    touch(root, "README.md")
+    return "parquet", "1 file not read: README.md"
 
 
 def all_is_read(root):
     classes(root / "train")
     classes(root / "test")
-    unread(root, ".DS_Store", "train/cat/._0.png", "__MACOSX/x.png", "test/desktop.ini")
-    return "official test"
+    touch(root, ".DS_Store", "train/cat/._0.png", "__MACOSX/x.png", "test/desktop.ini")
+    return "image_folder", "official test"
 
 
 def aircraft(root):
     write_aircraft(root)
-    return "for few-shot protocols"
+    return "coop", "for few-shot protocols"
 
 
 @pytest.mark.parametrize(
-    ("source", "make"),
-    [
-        ("image_folder", in_class_folders),
-        ("image_folder", flat_test),
-        ("parquet", beside_parquet),
-        ("image_folder", all_is_read),
-        ("coop", aircraft),
-    ],
+    "make", [in_class_folders, flat_test, beside_parquet, all_is_read, aircraft]
 )
-def test_whatever_is_not_read_is_counted(tmp_path, source, make):
-    end = make(tmp_path / "set")
+def test_whatever_is_not_read_is_counted(tmp_path, make):
+    source, end = make(tmp_path / "set")
     assert source_for(tmp_path / "set") == source
     for _ in range(2):  # decoded, then from the cache
         assert load_images(source, tmp_path / "set").about.endswith(end)
 
 
-# --- names ----------------------------------------------------------------------------------------
+# --- names and links ------------------------------------------------------------------------------
 
 
 def test_composed_and_decomposed_folders_are_one_class(tmp_path):
@@ -217,47 +200,32 @@ def test_composed_and_decomposed_folders_are_one_class(tmp_path):
     assert images.labels.tolist() == [0, 0, 1, 0, 0, 0]
     one = load_images("image_folder", tmp_path, ReadOptions(classes=("tea", NFD)))
     assert one.class_names == ("tea", NFC)
-    fill(tmp_path / "train" / NFD)  # beside it
-    assert load_images("image_folder", tmp_path).class_names == (NFC, "tea")
+    lists = {"train": ["tea/0.png", f"{NFC}/0.png"], "test": [f"{NFC}/1.png"]}
+    fill(tmp_path / "lists" / NFD, 2)
+    fill(tmp_path / "lists" / "tea")
+    (tmp_path / "lists" / "split.json").write_text(json.dumps(lists))
+    images = load_images("image_folder", tmp_path / "lists", ReadOptions(split="split.json"))
+    assert sorted(images.origin.tolist()) == [0, 0, 1]
 
 
 def test_domains_are_composed(tmp_path):
     for form, name in ((NFC, "cat"), (NFD, "dog")):
         fill(tmp_path / form / name)
-    images = load_images("domain_folder", tmp_path)
-    assert images.domains.names == (NFC,)
+    assert load_images("domain_folder", tmp_path).domains.names == (NFC,)
     write_names(tmp_path / "table")
     table(tmp_path / "table/train.parquet", domain=[NFC, NFD])
     assert load_images("parquet", tmp_path / "table").domains.names == (NFC,)
 
 
-def test_paths_of_a_split_file_are_composed(tmp_path):
-    import json
-
-    fill(tmp_path / NFD, 2)
-    fill(tmp_path / "tea")
-    lists = {"train": [f"{NFC}/0.png", "tea/0.png"], "test": [f"{NFC}/1.png"]}
-    (tmp_path / "split.json").write_text(json.dumps(lists))
-    images = load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
-    assert sorted(images.origin.tolist()) == [0, 0, 1]
-
-
-# --- links ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.timeout(60)
-def test_folders_that_link_to_each_other_are_listed_once(tmp_path):
+def test_folders_that_link_to_each_other_are_listed_once_and_links_elsewhere_are_read(tmp_path):
     names = [f"class{i}" for i in range(8)]
-    classes(tmp_path, names)
+    classes(tmp_path / "set", names)
     for one in names:
         for other in set(names) - {one}:
-            (tmp_path / one / f"to_{other}").symlink_to(tmp_path / other)
-    assert len(load_images(source_for(tmp_path), tmp_path)) == 8
-
-
-def test_links_to_folders_elsewhere_are_read(tmp_path):
-    classes(tmp_path / "elsewhere")
-    (tmp_path / "set").mkdir()
-    for name in ("cat", "dog"):
-        (tmp_path / "set" / name).symlink_to(tmp_path / "elsewhere" / name)
-    assert load_images(source_for(tmp_path / "set"), tmp_path / "set").class_names == ("cat", "dog")
+            (tmp_path / "set" / one / f"to_{other}").symlink_to(tmp_path / "set" / other)
+    assert len(load_images(source_for(tmp_path / "set"), tmp_path / "set")) == 8
+    (tmp_path / "links").mkdir()
+    for name in names:
+        (tmp_path / "links" / name).symlink_to(tmp_path / "set" / name)
+    assert load_images("image_folder", tmp_path / "links").class_names == tuple(names)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from pages import DOCS, files, ours
+from pages import DOCS, ROOT, files, ours
 
 from fedray.cli.new import single
 from fedray.config.plugins import use
@@ -84,6 +84,17 @@ def test_a_recipe_shows_what_fedray_new_writes(recipe):
     assert f"`fedray new method {name} --{uses}`" in page.read_text()
 
 
-def test_the_index_names_every_recipe():
-    index = (DOCS / "recipes" / "index.md").read_text()
-    assert all(f"({page.name})" in index and f"\n{page.stem}\n" in index for page in PAGES)
+def test_the_files_that_contributing_shows_run_outside_the_package():
+    """A copy of FedProx with another name gives FedProx's numbers, also on the page's network."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    prox, mini = re.findall(r"```python\n(\"\"\".*?)```", text, re.DOTALL)
+    Path("prox.py").write_text(prox.replace('@method("fedprox"', '@method("prox"'))
+    Path("mini.py").write_text(mini)
+    words = ["fedavg_digits", *SMALL, "data.samples=200", "data.partition=iid", *SERIAL]
+    words += ["--plugin", "mini.py", "model.group=mini"]
+    found = []
+    for name, plugin in {"fedprox": [], "prox": ["--plugin", "prox.py"]}.items():
+        method = f"algorithm={{name: {name}, mu: 0.5}}"
+        assert run([*words, *plugin, method, "--out", name]) == 0
+        found.append(RunFolder(Path(name)).read().rounds[-1].metrics)
+    assert found[0] == found[1]

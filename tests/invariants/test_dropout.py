@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lab import refused
 from small import assert_same, on_workers, serially
 
-from fedray.base.errors import UserError
 from fedray.config import Experiment
 from fedray.runtime.resolve import resolve
 
@@ -60,5 +60,4 @@ def test_any_number_of_workers(experiment, undisturbed, pool, tmp_path, count):
 
 def test_its_clients_cannot_be_stacked(plugin, tmp_path):
     stacked = resolve("fedavg_digits", [*KEYS, "stacked=2"], [plugin])
-    with pytest.raises(UserError, match="cannot be stacked"):
-        serially(stacked, tmp_path)
+    refused(lambda: serially(stacked, tmp_path), "stacked")

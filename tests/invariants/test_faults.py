@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from answers import counts_of
 from small import numbers, on_workers, serially, tensors
 
 from fedray.base.errors import ClientError, RunFailed, UserError
-from fedray.base.streams import Streams
-from fedray.config import Experiment
-from fedray.core import Algorithm, Fields, Gate, Total, sent
-from fedray.federation import Federation, Plan, Reply
+from fedray.federation import Federation
 from fedray.runtime.session import Session
 
 SHARING = ["lg_fedavg", "fedgh", "fedgen", "feddistill"]
@@ -61,49 +53,11 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- by scenario: how often -----------------------------------------------------------------------
-
-
-Made = Fields(
-    "Made",
-    {
-        "round": sent("statistics", number=int),
-    },
-)
-
-
-class Nothing(Algorithm):
-    """A method whose steps do nothing."""
-
-    name = "nothing"
-
-
-class Prompt:
-    """An executor whose clients answer with the round's number."""
-
-    def run(self, task: str, name: str, round_: int, down: Any) -> tuple[dict[int, Reply], Total]:
-        return dict.fromkeys(down, Reply(Made(round_))), Total()
-
-    def test(self, name: str, round_: int, down: Any) -> np.ndarray:
-        return counts_of(*[(1, 1)] * len(down))
-
-
-@dataclass(frozen=True)
-class NoServer:
-    round: int = 0
-    joined: Sequence[int] = ()
-    streams: Streams = Streams(0)
-
-
-def federation(rounds: int, **faults: Any) -> Federation:
-    plan = Plan(Experiment(rounds=rounds, eval_every=1, data={"clients": 3}, faults=faults))
-    return Federation(Nothing(), Prompt(), Gate({}), plan, NoServer())
-
-
-def test_clients_drop_out_as_often_as_they_should():
-    run = federation(200, drop=0.3)
-    absent = sum(len(result.absent) for result in run.rounds())
-    asked = 200 * 3
+def test_clients_drop_out_as_often_as_they_should(small, tmp_path):
+    often = ("algorithm=local", "model.group=mlp", "rounds=30", "eval_every=0", "faults.drop=0.3")
+    serially(small.experiment(*often), tmp_path)
+    absent = sum(len(record["absent"]) for record in numbers(tmp_path)["rounds"])
+    asked = 30 * 6
     assert absent == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
 
 

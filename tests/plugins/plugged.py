@@ -151,36 +151,6 @@ class Count(Measure):
         return {"tested_clients": float(len(evaluated.tested))} if evaluated.tested else {}
 '''
 
-ENCODER = '''
-import torch
-
-from fedray.plugin import EncoderChoice, TextEncoder, encoders
-
-
-class Letters(TextEncoder):
-    dim = 26
-    identity = "letters:1"
-
-    def features(self, texts):
-        rows = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
-        return torch.tensor(rows, dtype=torch.float32)
-
-
-@encoders.add
-class LettersChoice(EncoderChoice):
-    """Counts of letters."""
-
-    name = "letters"
-    paper = "-"
-    cached = False
-
-    def identity(self):
-        return Letters.identity
-
-    def build(self):
-        return Letters()
-'''
-
 
 def write(folder: Path, **texts: str) -> list[str]:
     """Files NAME.py with these texts; returns the words that name them."""

@@ -1,4 +1,4 @@
-"""Texts as modules: what is in use, what it registers, and what goes wrong."""
+"""From a file or a folder to a plug-in in use: what it is, what it registers, what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import inspect
 import pickle
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab import refused
 from plugged import METHOD
 
 import fedray.config.plugins as loading
-from fedray.base.errors import Failure, UserError
-from fedray.config.plugins import named_plugins, use
+from fedray.base.errors import Failure
+from fedray.config import read_plugins
+from fedray.config.plugins import Plugin, located, named_plugins, read_plugin, use
 from fedray.core import algorithms
-from fedray.plugin import partitions
 from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@method") :].replace("class Scaled", "class Again")
@@ -30,37 +32,85 @@ def none_afterwards(tmp_path, monkeypatch):
         loading._unload(plugin)
 
 
+def write(path: str, text: str = "") -> str:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+    return path
+
+
 def load(**texts: str) -> bool:
-    for name, text in texts.items():
-        Path(f"{name}.py").write_text(text)
-    return use(named_plugins([f"{name}.py" for name in texts]), check=True)
+    files = [write(f"{name}.py", text) for name, text in texts.items()]
+    return use(named_plugins(files), check=True)
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+
+def test_a_file_and_a_package_that_travels_with_all_of_it(tmp_path):
+    found = read_plugin(write("mine.py", "x = 1\n"))
+    assert (found.module, found.folder, found.label) == ("mine", str(tmp_path), "mine.py")
+    assert found.files == {"mine.py": "x = 1\n"}
+    assert found.path_of("mine.py") == str(tmp_path / "mine.py")
+    files = ["pack/__init__.py", "pack/inner/__init__.py", "pack/inner/method.py", "pack/other.py"]
+    for file in files:
+        write(file)
+    found = read_plugin("pack/inner/method.py")
+    assert found.module == "pack.inner.method"
+    assert sorted(found.files) == files
+    assert read_plugin("pack").module == read_plugin("pack/").module == "pack"
+
+
+def test_the_hash_is_of_the_text_not_of_the_place():
+    first, moved = read_plugin(write("a/mine.py", "x = 1\n")), write("b/mine.py", "x = 1\n")
+    assert read_plugin(moved).sha256 == first.sha256
+    assert read_plugin(write("b/mine.py", "x = 2\n")).sha256 != first.sha256
+    assert read_plugin(write("b/other.py", "x = 1\n")).sha256 != first.sha256
+    Path("b/mine.py").write_bytes(b"x = 1\r\n")
+    assert read_plugin("b/mine.py").sha256 == first.sha256
+
+
+def test_a_text_that_was_edited_where_it_travels_is_refused():
+    found = read_plugin(write("mine.py", "x = 1\n"))
+    with pytest.raises(ValueError, match="mine"):
+        replace(found, files={"mine.py": "x = 2\n"})
+    refused(lambda: read_plugins([{**vars(found), "files": {"mine.py": "x = 2\n"}}]), "plugins.0")
+    with pytest.raises(ValueError, match="outside"):
+        Plugin("mine", "/", {"../mine.py": ""})
+
+
+def test_a_relative_path_is_of_the_experiments_folder(tmp_path):
+    write("sub/mine.py")
+    assert located("mine.py", tmp_path / "sub") == str(tmp_path / "sub" / "mine.py")
+    assert located("elsewhere.py", tmp_path / "sub") == "elsewhere.py"
+    assert located("json", tmp_path) == "json"
+
+
+@pytest.mark.parametrize("given", ["missing.py", "nothing_here", "my-method.py", "json.py"])
+def test_what_cannot_be_a_plugin(given):
+    for name in ("my-method.py", "json.py"):
+        write(name)
+    refused(lambda: read_plugins([given]), given.removesuffix(".py"))
+
+
+def test_two_of_one_name():
+    one, other = write("a/mine.py", "x = 1\n"), write("b/mine.py", "x = 2\n")
+    refused(lambda: read_plugins([one, other]), "/a", "/b")
+    assert len(read_plugins([one, one])) == 1
+
+
+# --- in use --------------------------------------------------------------------------------------
 
 
 def test_what_it_registers_is_there_while_it_is_in_use():
     load(mine=METHOD)
-    assert algorithms.get("scaled").__module__ == "mine"
-    assert "scaled" in algorithms.names()
+    first = algorithms.get("scaled")
+    assert first.__module__ == "mine"
+    pickled = pickle.dumps(first)
+    assert len(pickled) < 100
+    assert pickle.loads(pickled) is first
     use(())
     assert "scaled" not in algorithms.names()
-    with pytest.raises(UserError, match=r"there is no algorithm 'scaled'.*give its file with --pl"):
-        algorithms.get("scaled")
-
-
-@pytest.mark.parametrize("name", ["style", "source", "encoder", "partition", "clip", "optimizer"])
-def test_a_parameter_may_be_named_like_a_component_of_the_experiment(name):
-    Path("mine.py").write_text(METHOD.replace("scale: LossWeight = 1.0", f'{name}: str = "plain"'))
-    named_plugins(["mine.py"])
-    tree = {"algorithm": "scaled", "plugins": ["mine.py"]}
-    found = from_tree(tree, [(f"algorithm.{name}", "fancy")])
-    assert found.algorithm.tree()[name] == "fancy"
-    under = from_tree({**tree, "algorithm": {"name": "scaled", name: "mild"}}, [("rounds", 1)])
-    assert under.algorithm.tree()[name] == "mild"
-
-
-def test_it_comes_back_as_the_same_class():
-    load(mine=METHOD)
-    first = algorithms.get("scaled")
-    use(())
+    refused(lambda: algorithms.get("scaled"), "'scaled'")
     load(mine=METHOD)
     assert algorithms.get("scaled") is first
 
@@ -73,31 +123,32 @@ def test_a_file_that_was_edited_replaces_the_version_before():
     assert algorithms.get("scaled").__doc__ == "FedAvg with another loss."
 
 
-def test_what_is_defined_there_is_pickled_by_its_name():
-    load(mine=METHOD)
-    pickled = pickle.dumps(algorithms.get("scaled"))
-    assert len(pickled) < 100
-    assert pickle.loads(pickled) is algorithms.get("scaled")
+@pytest.mark.parametrize("name", ["style", "source", "encoder", "partition", "clip", "optimizer"])
+def test_a_parameter_may_be_named_like_a_component_of_the_experiment(name):
+    write("mine.py", METHOD.replace("scale: LossWeight = 1.0", f'{name}: str = "plain"'))
+    named_plugins(["mine.py"])
+    tree = {"algorithm": "scaled", "plugins": ["mine.py"]}
+    found = from_tree(tree, [(f"algorithm.{name}", "fancy")])
+    assert found.algorithm.tree()[name] == "fancy"
 
 
 def test_plugins_import_each_other_and_packages_themselves():
-    Path("pack").mkdir()
-    Path("pack/__init__.py").write_text("from .inner import NAME\nimport pack.inner\n")
-    Path("pack/inner.py").write_text("NAME = 'mine'\n")
-    Path("helpers.py").write_text("from pack import NAME\n")
-    Path("mine.py").write_text(METHOD.replace('"scaled"', "helpers.NAME").replace(
-        "from fedray.plugin", "import helpers\nfrom fedray.plugin"))  # fmt: skip
+    write("pack/__init__.py", "from .inner import NAME\nimport pack.inner\n")
+    write("pack/inner.py", "NAME = 'mine'\n")
+    write("helpers.py", "from pack import NAME\n")
+    text = METHOD.replace('"scaled"', "helpers.NAME")
+    write("mine.py", text.replace("from fedray.plugin", "import helpers\nfrom fedray.plugin"))
     files = ["mine.py", "helpers.py", "pack"]
     use(named_plugins(files), check=True)
     assert "mine" in algorithms.names()
-    Path("helpers.py").write_text("NAME = 'yours'\n")
+    write("helpers.py", "NAME = 'yours'\n")
     use(named_plugins(files), check=True)  # is imported anew, because its helper has changed
     assert "yours" in algorithms.names()
     assert "mine" not in algorithms.names()
 
 
 def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
-    Path("mine.py").write_text(METHOD.replace("scaled", "imported"))
+    write("mine.py", METHOD.replace("scaled", "imported"))
     monkeypatch.syspath_prepend(".")
     import mine
 
@@ -106,54 +157,37 @@ def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
     del algorithms._entries["imported"]
 
 
-def test_the_same_text_from_another_folder_shows_that_folder(tmp_path):
-    text = "def where():\n    return where.__code__.co_filename\n"
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        folder.mkdir()
-        (folder / "mine.py").write_text(text)
-        use(named_plugins([str(folder / "mine.py")]))
-        assert sys.modules["mine"].where() == str(folder / "mine.py")
-
-
-def test_a_traceback_shows_the_users_file_and_line_also_where_it_is_gone(tmp_path):
-    load(mine="def f():\n    raise ValueError('broken')  # here\n")
+def test_a_traceback_and_the_source_are_those_of_the_users_file_also_where_it_is_gone(tmp_path):
+    text = f"{METHOD}\n\ndef f():\n    raise ValueError('broken')  # here\n"
+    line = len(text.splitlines())
+    load(mine=text)
     module = sys.modules["mine"]
     Path("mine.py").unlink()
     try:
         module.f()
     except ValueError as error:
-        text, failure = traceback.format_exc(), Failure.of(error)
-    assert f'File "{tmp_path}/mine.py", line 2, in f' in text
-    assert "raise ValueError('broken')  # here" in text
-    assert failure.cause == "ValueError: broken (mine.py, line 2)"
-
-
-def test_the_source_of_a_class_is_found_also_where_the_file_is_gone():
-    load(mine=METHOD)
-    Path("mine.py").unlink()
+        shown, failure = traceback.format_exc(), Failure.of(error)
+    assert f'File "{tmp_path}/mine.py", line {line}, in f' in shown
+    assert "raise ValueError('broken')  # here" in shown
+    assert failure.cause == f"ValueError: broken (mine.py, line {line})"
     assert '@method("scaled"' in inspect.getsource(algorithms.get("scaled"))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("x = 1\ny = x + nothing\n", "NameError: name 'nothing' is not defined (mine.py, line 2)"),
-        ("import sys\nsys.exit(3)\n", "does not import: SystemExit: 3 (mine.py, line 2)"),
-        ("def f(:\n", "(mine.py, line 1)"),
-        ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
-        ("raise SystemError\n", "plug-in mine.py does not import: SystemError (mine.py, line 1)"),
-        (
-            METHOD.replace('"scaled"', '"fedprox"'),
-            "plug-in mine.py registers the algorithm 'fedprox', which already exists",
-        ),
-        (METHOD + AGAIN, "two algorithms are called 'scaled'"),
-        (METHOD.replace('"scaled"', '"../up"'), "has no valid name"),
+        ("x = 1\ny = x + nothing\n", "line 2"),
+        ("import sys\nsys.exit(3)\n", "line 2"),
+        ("def f(:\n", "line 1"),
+        ("import nowhere_to_be_found\n", "nowhere_to_be_found"),
+        ("raise SystemError\n", "line 1"),
+        (METHOD.replace('"scaled"', '"fedprox"'), "'fedprox'"),
+        (METHOD + AGAIN, "'scaled'"),
+        (METHOD.replace('"scaled"', '"../up"'), "mine"),
     ],
 )
-def test_what_does_not_import_leaves_nothing_behind(text, message):
-    with pytest.raises(UserError) as error:
-        load(mine=text)
-    assert message in str(error.value)
+def test_what_does_not_import_leaves_nothing_behind(text, named):
+    refused(lambda: load(mine=text), named)
     assert "mine" not in sys.modules
     assert "scaled" not in algorithms.names()
     load(mine=METHOD)
@@ -161,16 +195,7 @@ def test_what_does_not_import_leaves_nothing_behind(text, message):
 
 
 def test_two_plugins_with_one_name_for_something():
-    with pytest.raises(
-        UserError, match=r"plug-in other.py registers the algorithm 'scaled', .*in m"
-    ):
-        load(mine=METHOD, other=METHOD)
-
-
-def test_plugins_without_what_is_asked_for():
-    load(mine="x = 1\n")
-    with pytest.raises(UserError, match=r"The plug-ins in use register no partition."):
-        partitions.get("mine")
+    refused(lambda: load(mine=METHOD, other=METHOD), "other.py", "'scaled'")
 
 
 def test_a_module_that_a_plugin_imports_first_is_not_the_plugins():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
+from plugged import METHOD, SMALL, run, write
 
 import fedray.config.plugins as module
 from fedray.config.plugins import use
@@ -33,39 +33,6 @@ def test_a_method_is_what_it_says(tmp_path):
     assert two.rounds[-1].metrics != base.rounds[-1].metrics
     assert one.info.config["plugins"].keys() == {"mine"}
     assert "plugins" not in base.info.config
-
-
-def test_a_model_of_any_layers_and_its_initial_weights(tmp_path):
-    plugin = write(tmp_path, nets=MODEL)
-    words = ["fedproto_digits", *plugin, "model.group=net", "model.feature_dim=16"]
-    first, again = run(tmp_path / "a", *words), run(tmp_path / "b", *words)
-    other = run(tmp_path / "c", *words, "seed=1")
-    assert first.rounds[0].metrics == again.rounds[0].metrics
-    assert first.rounds[0].metrics != other.rounds[0].metrics
-    projected = run(tmp_path / "d", *words, "model.projector=8")
-    assert projected.rounds[-1].up.total_bytes == first.rounds[-1].up.total_bytes
-
-
-def test_source_partition_augmentation_and_metric(tmp_path):
-    plugin = write(tmp_path, data=DATA)
-    keys = ["data.source=tones", "data.augment=inverted", "data.partition=turns"]
-    words = [word for word in SMALL if word != "data.partition=iid"]
-    out = tmp_path / "run"
-    command = ["fedavg_digits", *plugin, *words, *keys, "--executor", "serial", "--no-track"]
-    assert main([*command, "--out", str(out)]) == 0
-    found = RunFolder(out).read()
-    assert found.rounds[-1].metrics["tested_clients"] == 3
-    assert found.info.metric("tested_clients").name == "tested_clients"
-    assert RunFolder(out).class_names() == ["dark", "bright"]
-    base = run(tmp_path / "base", "fedavg_digits")  # without it: the metric is not measured
-    assert "tested_clients" not in base.rounds[-1].metrics
-
-
-def test_an_encoder(tmp_path):
-    plugin = write(tmp_path, letters=ENCODER)
-    words = ["fedtsp_digits", *plugin, "text.encoder=letters", "text.style=handcrafted"]
-    found = run(tmp_path / "run", *words, "model.feature_dim=26", "algorithm.prompt_length=0")
-    assert found.info.config["text"]["encoder"]["name"] == "letters"
 
 
 def test_an_experiment_names_its_plugins_relative_to_its_file(tmp_path, monkeypatch):

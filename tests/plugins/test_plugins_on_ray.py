@@ -80,18 +80,6 @@ def test_a_payload_of_ones_own_comes_back_as_itself(tmp_path, two_cpus, size):
     assert traffic.total_bytes == 3 * 4 * size
 
 
-@pytest.mark.long
-def test_a_fault_in_a_worker_shows_the_users_line(tmp_path, two_cpus, capsys):
-    text = METHOD.replace("return self", "assert local is None, 'no context'; return self")
-    plugin, out = write(tmp_path, mine=text), tmp_path / "run"
-    words = ["fedavg_digits", *plugin, "algorithm=scaled", "rounds=1", "data.clients=3", TWO]
-    assert main([*words, "--no-track", "--out", str(out)]) == 1
-    assert "AssertionError: no context (mine.py, line 16" in capsys.readouterr().err
-    kept = RunFolder(out).error.read_text()
-    assert f'File "{tmp_path}/mine.py", line 16' in kept
-    assert "assert local is None, 'no context'" in kept
-
-
 SWEEP = """
 answers: "does a plug-in get into a trial"
 space:

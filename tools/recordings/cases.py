@@ -15,65 +15,22 @@ def words_of(text: str) -> tuple[str, ...]:
 
 # --- methods -------------------------------------------------------------------------------------
 
-PIXELS = [
-    "alignfed",
-    "fedavg",
-    "fedbabu",
-    "fedbn",
-    "fedconcat",
-    "feddistill",
-    "fedetf",
-    "fedfa_anchors",
-    "fedfa_augmentation",
-    "fedgen",
-    "fedgh",
-    "fedkd",
-    "fedlc",
-    "fedmrl",
-    "fednova",
-    "fedpac",
-    "fedpcl",
-    "fedprox",
-    "fedproto",
-    "fedproto_global",
-    "fedtgp",
-    "fml",
-    "lg_fedavg",
-    "local",
-    "moon",
-    "pfedme",
-    "scaffold",
-]
+PIXELS = words_of(
+    """
+    alignfed fedavg fedbabu fedbn fedconcat feddistill fedetf fedfa_anchors fedfa_augmentation
+    fedgen fedgh fedkd fedlc fedmrl fednova fedpac fedpcl fedprox fedproto fedproto_global
+    fedtgp fml lg_fedavg local moon pfedme scaffold
+    """
+)
 PUBLIC = ("feddf", "fedmd")
 TEXT = ("fedglcl", "fedglcl_fedprox", "fedglcl_l", "fedglcl_moon", "fedtsp", "fedtsp_global")
-PROMPTS = [
-    "cocoop",
-    "dp2fl",
-    "dp_fpl",
-    "fedclip",
-    "fedmgp",
-    "fedotp",
-    "fedpgp",
-    "fedpha",
-    "fedtpg",
-    "flexlora",
-    "ivlp",
-    "kgcoop",
-    "local_prompts",
-    "lora",
-    "maple_fedavg",
-    "maple_fedprox",
-    "maple_local",
-    "maple_pfedme",
-    "pfedmma",
-    "pfedmoap",
-    "promptfl",
-    "promptfl_fedprox",
-    "promptfl_pfedme",
-    "promptfolio",
-    "vpt",
-    "zero_shot",
-]
+PROMPTS = words_of(
+    """
+    cocoop dp2fl dp_fpl fedclip fedmgp fedotp fedpgp fedpha fedtpg flexlora ivlp kgcoop
+    local_prompts lora maple_fedavg maple_fedprox maple_local maple_pfedme pfedmma pfedmoap
+    promptfl promptfl_fedprox promptfl_pfedme promptfolio vpt zero_shot
+    """
+)
 METHODS = (*PIXELS, *PUBLIC, *TEXT, *PROMPTS)
 NETWORKS = ("cnn2", "cnn3")
 """Networks without and with batch norm; prompts are around the small CLIP instead."""

@@ -1,4 +1,4 @@
-"""Means over clients are computed in double precision: exact to the last digit of a float32."""
+"""Means and similarities that methods share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedray.algorithms.averaging.fedfa_augmentation import variance_over_clients
 from fedray.algorithms.distillation import feddf
 from fedray.algorithms.distillation.feddistill import FedDistill
+from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.mean import weighted_mean
 from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
+
+# --- Similarities that methods share, by hand and under autocast ---------------------------------
+
+
+def test_losses_cosines_by_hand_and_of_zero_vectors():
+    a = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    b = torch.tensor([[5.0, 0.0], [0.0, -2.0]])
+    torch.testing.assert_close(cosine_matrix(a, b), torch.tensor([[0.6, -0.8], [0.0, 0.0]]))
+
+
+def test_losses_autocast_does_not_round_cosines():
+    random = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(n, 512, generator=random) for n in (64, 10))
+    exact = F.normalize(a.double(), dim=1) @ F.normalize(b.double(), dim=1).T
+    with torch.autocast("cpu", torch.bfloat16):
+        found = cosine_matrix(a, b)
+        low = cosine_matrix(a.bfloat16(), b)
+    assert found.dtype == low.dtype == torch.float32
+    assert torch.equal(found, cosine_matrix(a, b))
+    assert float((found - exact).abs().max()) / 0.01 < 1e-3  # logits at the temperature 0.01
+
+
+# --- Means over clients are computed in double precision: exact to the last digit of a float32
 
 CLIENTS, HEADS = 300, 20
 VALUES = torch.randn(CLIENTS, 2, 3, generator=torch.Generator().manual_seed(0)) * 100
@@ -62,7 +87,7 @@ def of_heads(_):
 
 
 @pytest.mark.parametrize("mean", [of_mapping, of_class_outputs, of_an_ensemble, of_heads])
-def test_a_mean_over_clients_is_exact(mean, monkeypatch):
+def test_means_a_mean_over_clients_is_exact(mean, monkeypatch):
     expected = EXACT
     if mean is of_heads:
         weights = head_weights(torch.ones(HEADS, 2, 4), torch.ones(HEADS), 0, 0.0)
@@ -72,6 +97,6 @@ def test_a_mean_over_clients_is_exact(mean, monkeypatch):
     assert torch.equal(found, expected.float())
 
 
-def test_a_variance_over_clients_is_exact():
+def test_means_a_variance_over_clients_is_exact():
     shifted = VALUES[:, 0] + 1e4
     assert torch.equal(variance_over_clients(shifted), shifted.double().var(0).float())
