@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedray.config import Tree
 from fedray.config.plugins import named_plugins
@@ -63,14 +63,12 @@ class Result:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the last evaluated round by name (`fedray ls metrics`)."""
-        evaluated = self._evaluated()
-        return dict(evaluated[-1].metrics) if evaluated else {}
+        return {} if self.final is None else dict(self.final.metrics)
 
     @property
     def per_client(self) -> Mapping[int, float]:
         """Return each client's test accuracy in the last evaluated round, by client id."""
-        evaluated = self._evaluated()
-        return dict(evaluated[-1].per_client) if evaluated else {}
+        return {} if self.final is None else dict(self.final.per_client)
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -88,24 +86,26 @@ class Result:
             of: "rounds": one row per round with metrics, traffic in bytes, and seconds; "clients":
                 one row per evaluated round and client with the accuracy.
         """
+        import pandas
+
         if of == "clients":
-            rows = [
-                {"round": done.round, "client": client, "accuracy": accuracy}
+            cells = [
+                (done.round, client, accuracy)
                 for done in self.rounds
                 for client, accuracy in done.per_client.items()
             ]
-            return indexed_frame(rows, index=["round", "client"])
-        rows = [
-            {
-                "round": done.round,
+            clients = pandas.DataFrame(cells, columns=["round", "client", "accuracy"])
+            return clients.set_index(["round", "client"])
+        rows = {
+            done.round: {
                 **done.metrics,
                 "up_bytes": done.up.total_bytes,
                 "down_bytes": done.down.total_bytes,
                 "seconds": done.seconds,
             }
             for done in self.rounds
-        ]
-        return indexed_frame(rows, index=["round"])
+        }
+        return pandas.DataFrame.from_dict(rows, "index").rename_axis("round")
 
     def models(
         self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
@@ -147,17 +147,6 @@ class Result:
             f"<Result {run.info.name}: {run.info.algorithm}, round {run.done} of "
             f"{run.info.planned}{last}, in {self.folder}>"
         )
-
-    def _evaluated(self) -> list[Round]:
-        return [done for done in self.rounds if HEADLINE in done.metrics]
-
-
-def indexed_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
-    """Return rows as a pandas DataFrame."""
-    import pandas
-
-    table = pandas.DataFrame(list(rows))
-    return table.set_index(list(index)) if index and len(table) else table
 
 
 def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Result:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedray.api.experiment import plain
 from fedray.base.errors import RunFailed
@@ -31,24 +31,25 @@ def _paths(paths: Paths) -> list[str]:
 class _Study:
     """A sweep or table, given by a name, file or mapping, with the options of its run."""
 
+    kind: ClassVar[Kind]
+
     def __init__(
         self,
-        kind: Kind,
         study: str | Path | Mapping[str, Any],
-        pairs: Mapping[str, Any],
-        scale: str | None,
-        plugins: Paths,
-        published: Paths = (),
+        settings: Mapping[str, Any] | None = None,
+        *,
+        scale: str | None = None,
+        plugins: Paths = (),
+        **keys: Any,
     ) -> None:
         tree = plain(study) if isinstance(study, Mapping) else None
-        self.name = str(study) if tree is None else str(tree.pop("name", kind))
+        self.name = str(study) if tree is None else str(tree.pop("name", self.kind))
         self._request = Request(
-            kind=kind,
+            kind=self.kind,
             name=self.name,
-            pairs=[(key, plain(value)) for key, value in pairs.items()],
+            pairs=[(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()],
             scale=scale,
             plugins=_paths(plugins),
-            published=[Path(path) for path in _paths(published)],
             tree=tree,
         )
 
@@ -73,7 +74,7 @@ class Sweep(_Study):
     """One experiment in many configurations, tuned by Ray Tune.
 
     Args:
-        sweep: a sweep in tune/, a YAML file, or a mapping with the content of such a file and
+        study: a sweep in tune/, a YAML file, or a mapping with the content of such a file and
             optionally a `name`.
         settings: overrides by dotted key, for the experiments of all runs.
         scale: the size of the study; None: the first in its file.
@@ -81,16 +82,7 @@ class Sweep(_Study):
         **keys: further overrides with keys without a dot, `rounds=5`.
     """
 
-    def __init__(
-        self,
-        sweep: str | Path | Mapping[str, Any],
-        settings: Mapping[str, Any] | None = None,
-        *,
-        scale: str | None = None,
-        plugins: Paths = (),
-        **keys: Any,
-    ) -> None:
-        super().__init__("sweep", sweep, {**(settings or {}), **keys}, scale, plugins)
+    kind = "sweep"
 
     def run(self, out: str | Path | None = None, *, track: bool = True) -> SweepResult:
         """Run the sweep, or go on with it; print its progress and the table of trials.
@@ -142,7 +134,7 @@ class Table(_Study):
     """A comparison of methods, each tuned with the same effort, with tests of claims over seeds.
 
     Args:
-        table: a table in tune/tables/, a YAML file, or a mapping with the content of such a file
+        study: a table in tune/tables/, a YAML file, or a mapping with the content of such a file
             and optionally a `name`.
         settings: overrides by dotted key, for the experiments of all cells or for the table
             (`report.seeds`).
@@ -152,17 +144,19 @@ class Table(_Study):
         **keys: further overrides with keys without a dot, `rounds=5`.
     """
 
+    kind = "table"
+
     def __init__(
         self,
-        table: str | Path | Mapping[str, Any],
+        study: str | Path | Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
         *,
-        scale: str | None = None,
-        plugins: Paths = (),
         published: Paths = (),
-        **keys: Any,
+        **options: Any,
     ) -> None:
-        super().__init__("table", table, {**(settings or {}), **keys}, scale, plugins, published)
+        super().__init__(study, settings, **options)
+        tables = [Path(path) for path in _paths(published)]
+        self._request = replace(self._request, published=tables)
 
     def run(self, out: str | Path | None = None, *, track: bool = True) -> TableResult:
         """Run the table, or go on with it; arguments and errors as for `Sweep.run`."""

@@ -16,7 +16,6 @@ _log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-5
 """Distance of unit vectors up to which they count as equal; batches change rounding by 1e-6."""
-_CHUNK = 256
 
 Pair = tuple[int, int]
 
@@ -24,15 +23,10 @@ Pair = tuple[int, int]
 def equal_vectors(vectors: Tensor) -> Pair | None:
     """Return the first two classes whose vectors [C, d] have the same direction; None if none."""
     unit = F.normalize(vectors.detach().float().cpu(), dim=1)
-    for start in range(0, len(unit), _CHUNK):
-        part = unit[start : start + _CHUNK]
-        exact = "donot_use_mm_for_euclid_dist"  # a matrix product would round too much
-        near = torch.cdist(part, unit, compute_mode=exact) < _ROUNDING
-        pairs = near.triu(start + 1).nonzero()
-        if len(pairs):
-            first, second = pairs[0].tolist()
-            return start + first, second
-    return None
+    exact = "donot_use_mm_for_euclid_dist"  # a matrix product would round too much
+    near = torch.cdist(unit, unit, compute_mode=exact) < _ROUNDING
+    pairs: list[list[int]] = near.triu(1).nonzero().tolist()
+    return (pairs[0][0], pairs[0][1]) if pairs else None
 
 
 def equal_tokens(tokens: Tokens, k: int = 1) -> Pair | None:

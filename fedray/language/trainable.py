@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedray.language.encoders.base import same_bits
 from fedray.language.encoders.bert import ACTIVATIONS, WORDS, attended, pooled
-from fedray.language.encoders.kernels import same_bits
 from fedray.language.prototypes import mean_of_texts
 
 PREFIX = "text."

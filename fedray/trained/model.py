@@ -183,10 +183,11 @@ class TrainedModel:
         return file.parent
 
 
+@dataclass(eq=False)
 class TrainedModels:
     """The models of one round of a run.
 
-    Args:
+    Attributes:
         folder: the folder of the run.
         assembly: the components of the run, without images.
         which: the round of which they are.
@@ -194,29 +195,22 @@ class TrainedModels:
         device: the device of the models.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        assembly: Assembly,
-        which: Which,
-        kept: Commit,
-        device: torch.device,
-    ) -> None:
-        self.folder, self._which = folder, which
-        self.assembly = assembly
-        self.device = device
-        self._kept = kept
+    folder: Path
+    assembly: Assembly
+    which: Which
+    kept: Commit
+    device: torch.device
 
     @property
     def round(self) -> int:
         """Return the round after which the models were tested."""
-        return int(self._kept.facts["round"])
+        return int(self.kept.facts["round"])
 
     @property
     def chosen(self) -> str:
         """Return how the round was chosen, as a text for people; "" for the last round."""
         select = self.assembly.experiment.report.select
-        return BEST[select] if self._which == "best" else ""
+        return BEST[select] if self.which == "best" else ""
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -238,7 +232,7 @@ class TrainedModels:
     @property
     def is_global(self) -> bool:
         """Return True if all clients predict with one model."""
-        return bool(self._kept.facts["is_global"])
+        return bool(self.kept.facts["is_global"])
 
     def __len__(self) -> int:
         return self.assembly.experiment.data.clients
@@ -264,7 +258,7 @@ class TrainedModels:
 
     def _begun(self, client: int) -> LocalContext:
         context, algorithm = self._client(client), self.assembly.algorithm
-        tree, download = self._kept.find(client), self._kept.download(client)
+        tree, download = self.kept.find(client), self.kept.download(client)
         down = None if download is None else join_payload(*download, algorithm.downloads)
         seed = self.assembly.streams.entropy("layers/evaluate", round_=0, client=client)
         with Isolation(self.device).group(seed):  # as in the run's test

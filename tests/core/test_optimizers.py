@@ -142,6 +142,7 @@ SCHEDULED = {
             (changes, torch.optim.SGD)
             for changes in (
                 {},
+                {"optimizer": {"name": "sgd", "weight_decay": 0.1}},
                 {**SGD_OF_ALL_KINDS, "optimizer.nesterov": False},
                 {"shuffle": False, "drop_last": True, "batch_size": 7},
                 {"model.group": "cnn3", "batch_size": 12},

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import (
     Fields,
     Sums,
@@ -31,6 +32,17 @@ def test_the_additions_by_hand():
     total = total_of(uploads, lambda values: {"x": torch.tensor(values).double()})
     assert total.clients == (1, 5, 9)
     assert float(total["x"]) == 1.0
+
+
+@pytest.mark.parametrize(("weights", "mean"), [("samples", 2.0), ("uniform", 3.0)])
+def test_a_mean_is_weighed_by_samples_or_uniform(weights, mean):
+    method = FedAvg(weights=weights)
+    uploads = {
+        client: FedAvg.up({"w": torch.tensor([value])}, samples)
+        for client, value, samples in ((0, 1.0, 3), (1, 5.0, 1))
+    }
+    after = method.server_update({"model": {"w": torch.zeros(1)}}, uploads, None)
+    assert after["model"]["w"].tolist() == [mean]
 
 
 def test_clients_without_upload_leave_no_trace():

@@ -375,7 +375,6 @@ def online(monkeypatch, tmp_path):
     ("name", "options", "word"),
     [
         ("align", {}, "kakaobrain/align-base"),
-        ("openclip", {"model": "hf-hub:a/b"}, "a/b"),
         ("openclip", {}, "ViT-B-32-quickgelu"),
     ],
 )

@@ -18,6 +18,7 @@ from rounds import serial
 from written_runs import write_whole
 
 from fedray.base.errors import UserError
+from fedray.core import algorithms
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
@@ -367,11 +368,15 @@ def test_rounds_are_on_the_disk_before_their_checkpoint_and_the_best_models_stay
     assert RunFolder(tmp_path).read().best.round == best.facts["round"] == 1
 
 
-def test_an_identity_covers_images_and_the_content_of_plug_ins(tmp_path):
+def test_an_identity_covers_images_versions_and_the_content_of_plug_ins(tmp_path, monkeypatch):
     experiment = resolve("local_digits", QUICK)
+    identity = experiment.identity()
     assert experiment.identity("some images") != experiment.identity("others")
+    with monkeypatch.context() as changed:
+        changed.setattr(algorithms.get("local"), "version", 2)
+        assert resolve("local_digits", QUICK).identity() != identity
     identities = set[str]()
     for value in (1, 2):
         (tmp_path / "mine.py").write_text(f"VALUE = {value}\n")
         identities.add(resolve("local_digits", QUICK, [str(tmp_path / "mine.py")]).identity())
-    assert len({*identities, experiment.identity()}) == 3
+    assert len({*identities, identity}) == 3

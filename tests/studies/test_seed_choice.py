@@ -12,6 +12,7 @@ from pretended_runs import end, numbers_of, pretend
 import fedray
 from fedray.results.design import Place
 from fedray.results.pages.table import table_page
+from fedray.studies.cell import TriedConfig
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study, StudyRun
 
@@ -207,3 +208,8 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, ro
     found = outcome(study)
     assert (found.claims, found.notes) == (whole.claims, whole.notes)
     assert (found.cells, found.runs) == (whole.cells, whole.runs)
+
+
+def test_a_configuration_that_failed_on_a_seed_is_not_ranked_by_the_others():
+    assert TriedConfig({}, {0: 0.5, 1: 0.7}).objective == pytest.approx(0.6)
+    assert TriedConfig({}, {0: 0.9, 1: None}).objective is None

@@ -89,8 +89,8 @@ def _bytes() -> Any:
 
 # --- studies -------------------------------------------------------------------------------------
 
-ELAPSED = ("second", "time", "wall", "reason", "sha256", "std", "note")
-"""Parts of columns' names that are not compared: durations, prose, and what others follow from."""
+ELAPSED = ("second", "time", "wall", "reason", "sha256", "std", "note", "folder")
+"""Parts of columns' names that are not compared: durations, places, prose, derived."""
 
 
 def read_csv(file: Path, keys: int = 1) -> Values:

@@ -117,8 +117,8 @@ def study(case: str, folder: Path) -> readers.Values:
     if kind == "sweep":
         return readers.read_sweep(out)
     values = readers.read_table(out)
-    command("report", str(out), "--out", str(folder / "report.csv"), cwd=folder)
-    values |= prefixed("report", readers.read_csv(folder / "report.csv"))
+    command("report", str(out), "--out", str(folder / "report"), cwd=folder)
+    values |= prefixed("report", readers.read_csv(folder / "report" / "table.csv", keys=4))
     command("verify", str(out), "--sample", "2", cwd=folder)  # raises if the numbers differ
     for number in (1, 2):
         run = ("run", "tiny.yaml", f"seed={number}", "--executor", "serial", "--no-track")

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
 from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, method
-from fedray.language.encoders.kernels import same_bits
+from fedray.language.encoders.base import same_bits
 from fedray.models import ClassifierOutput, initialise, undrawn_linear
 from fedray.models.prompted import INIT_STD, PromptedClip
 

@@ -2,7 +2,6 @@
 
 base.py              the interface, and the registry of encoders
 bert.py              BERT, MiniLM and ALIGN's text tower, by transformers
-kernels.py           repeatable kernels, and bfloat16
 openclip.py          text towers of CLIP models, through open_clip
 clip_weights.py      find and read the weights of CLIP models, also of transformers
 vectors.py           word vectors from a file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
@@ -16,6 +17,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.base.errors import UserError
 from fedray.config import Entry
@@ -245,6 +247,11 @@ encoders: Registry[type[EncoderChoice]] = Registry("text encoder", "fedray.langu
 def pick(hidden: Tensor, read: Tensor) -> Tensor:
     """Return the output of each text at one position: [T, n, w] and positions [T] to [T, w]."""
     return hidden[torch.arange(len(hidden), device=hidden.device), read]
+
+
+def same_bits(device: torch.device) -> AbstractContextManager[None]:
+    """Use no fused attention kernels on a GPU, because their gradients vary between runs."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cuda" else nullcontext()
 
 
 def freeze(module: torch.nn.Module) -> None:

@@ -21,9 +21,9 @@ from fedray.language.encoders.base import (
     TowerPart,
     encoders,
     freeze,
+    same_bits,
     warn_cut,
 )
-from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import (
     TEXT_FILES,
     check_ids,
@@ -58,12 +58,12 @@ class BertTextChoice(EncoderChoice):
             UserError: if the folder is missing.
         """
 
-    def _read(self) -> tuple[Pooling, bool]:
+    def _options(self) -> tuple[Pooling, bool]:
         """Return which output represents a text, and whether the official code is followed."""
         return getattr(self, "pooling", "cls"), getattr(self, "bert_compat", False)
 
     def identity(self) -> str:
-        folder, (pooling, compat) = self.folder(), self._read()
+        folder, (pooling, compat) = self.folder(), self._options()
         content = digest([*matches(folder, TEXT_FILES), *weight_files(folder)])
         read = "" if self.kind == "align" else f":{pooling}{'-compat' if compat else ''}"
         return f"{self.kind}{read}:{content}"
@@ -73,7 +73,7 @@ class BertTextChoice(EncoderChoice):
         return int(_read(self.folder() / "config.json").get(key, usual))
 
     def build(self) -> BertEncoder:
-        (pooling, compat), identity = self._read(), self.identity()
+        (pooling, compat), identity = self._options(), self.identity()
         is_mean = pooling == "mean"
         return BertEncoder(self.folder(), identity, self.kind, mean=is_mean, compat=compat)
 

@@ -20,6 +20,7 @@ from fedray.language.encoders.base import (
     encoders,
     freeze,
     pick,
+    same_bits,
     warn_cut,
 )
 from fedray.language.encoders.clip_weights import (
@@ -28,7 +29,6 @@ from fedray.language.encoders.clip_weights import (
     build_clip,
     locate,
 )
-from fedray.language.encoders.kernels import same_bits
 from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
@@ -118,8 +118,8 @@ class OpenClipText(TokenEncoder):
         replaced that token. Without branches, the last block is computed there alone.
 
         Args:
-            embeddings: see `TokenEncoder.encode`.
-            tokens: see `TokenEncoder.encode`.
+            embeddings: see `TokenEncoder.encode`, as `tokens`.
+            tokens: the tokens of the texts.
             deep: prompts [l, d'] that replace positions 1..l at the inputs of blocks 1, 2, ...
                 (MaPLe).
             weights: see `Changes`.
@@ -289,12 +289,8 @@ def run_blocks(
 ) -> Tensor:
     """Run [T, n, w] through a transformer's blocks, with prompts between them (MaPLe).
 
-    Args:
-        blocks: open_clip's residual attention blocks, batch first.
-        hidden: the input of block 0.
-        deep: prompts [l, w] or [T, l, w]; the i-th replaces l positions at the input of block i+1.
-        start: the first replaced position; negative numbers count from the end.
-        mask: attention mask [n, n].
+    The i-th of the prompts `deep`, [l, w] or [T, l, w], replaces l positions from `start` on at the
+    input of block i+1; a negative `start` counts from the end.
     """
     for index, block in enumerate(blocks):
         if 0 < index <= len(deep):
@@ -328,14 +324,9 @@ def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tupl
 def _block_at(
     block: Any, x: Tensor, read: Tensor, mask: Tensor | None, first: Tensor | None = None
 ) -> Tensor:
-    """Run a residual attention block only at position `read` of each text: [T, n, w] to [T, w].
+    """Run a residual attention block only at position `read` [T] of each text: [T, n, w] to [T, w].
 
-    Args:
-        block: the block.
-        x: its input; suffixes [G*T, m, w] if there are prefixes.
-        read: the position of each text in `x`.
-        mask: attention mask of whole texts, added to the scores.
-        first: prefixes [G, p, w], to which the suffixes attend, too.
+    With prefixes `first` [G, p, w], `x` are their suffixes [G*T, m, w], which attend to them, too.
     """
     q, k, v = _heads(block, x)
     place = read

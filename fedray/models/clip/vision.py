@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedray.language.encoders.kernels import same_bits
+from fedray.language.encoders.base import same_bits
 from fedray.language.encoders.openclip import (
     NONE,
     Branches,
