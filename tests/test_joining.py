@@ -79,6 +79,11 @@ def test_an_absent_client_is_sent_later_what_it_missed(run):
     assert len(done.results[3].absent) == 2  # one a client, in however many exchanges
 
 
+def test_whoever_fine_tunes_has_its_gifts(run):
+    keys = {**JOIN, "join.round": 9, "rounds": 2, "finetune_epochs": 1, "model.group": "cnn2"}
+    assert "finetuned_accuracy" in run("alignfed", keys).results[-1].metrics
+
+
 def test_someone_must_begin(assemble):
     refused(lambda: assemble("local", {"join.clients": 4}), "join.clients")
 

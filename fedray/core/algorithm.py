@@ -201,9 +201,11 @@ class Algorithm(Entry):
         Called after `prepare`, before every round, and before clients are tested, so that clients
         that were absent or joined later receive their gifts. By default, the declared gifts whose
         fields are entries of the state. With `one_model`, clients that join later are tested
-        before, and receive the gifts from the start.
+        before, and receive the gifts from the start; else in the last round, if all fine-tune then.
         """
-        clients = range(self.setting.clients) if self.one_model else exchange.everyone
+        is_last = exchange.server.round == self.setting.rounds
+        to_all = self.one_model or (is_last and self.setting.finetune_epochs > 0)
+        clients = range(self.setting.clients) if to_all else exchange.everyone
         for step in self.gifts:
             down = getattr(self, step).down
             if down.keys() <= state.keys():

@@ -283,6 +283,17 @@ def test_optuna_begins_with_what_it_suggested_before_and_goes_on(here):
     assert other.suggested == []
 
 
+def test_what_optuna_suggests_twice_is_one_configuration(here):
+    write_sweep(search="optuna", space={"lr": {"choice": [0.1, 0.2]}}, configurations=6)
+    study = sweep()
+    suggested = searched(study, 6)
+    assert len({config["lr"] for config in suggested}) == 2
+    assert [config["lr"] for config in study.configs] == [
+        *dict.fromkeys(config["lr"] for config in suggested)
+    ]
+    assert len(SweepOutcome(study).configs) == 2
+
+
 def test_optuna_repeats_each_configuration_with_every_seed(here):
     write_sweep(
         search="optuna", space={"lr": {"uniform": [0.1, 1]}}, configurations=2, seeds=[7, 9]
