@@ -345,7 +345,8 @@ class Relation(NamedTuple):
 
 def _early_join(e: Experiment) -> Mapping[str, Any]:
     method = core.algorithms.get(e.algorithm.name)
-    begins = method.give is not core.Algorithm.give or method.prepare is not core.Algorithm.prepare
+    gives = bool(method.gifts) or method.give is not core.Algorithm.give
+    begins = gives or method.prepare is not core.Algorithm.prepare
     if begins or e.join.clients or e.data.clients < 2:
         return {}  # round 0 of a method with gifts is without the client
     return {"join.clients": 1, "join.round": 1}
