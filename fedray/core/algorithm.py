@@ -203,15 +203,17 @@ class Algorithm(Entry):
         fields are entries of the state. With `one_model`, clients that join later are tested
         before, and receive the gifts from the start; else in the last round, if all fine-tune then.
         """
-        is_last = exchange.server.round == self.setting.rounds
-        to_all = self.one_model or (is_last and self.setting.finetune_epochs > 0)
-        clients = range(self.setting.clients) if to_all else exchange.everyone
         for step in self.gifts:
             down = getattr(self, step).down
             if down.keys() <= state.keys():
-                gifts = dict.fromkeys(clients, payload_of(down, state))
+                gifts = dict.fromkeys(self._receivers(exchange), payload_of(down, state))
                 state = exchange.give(state, step, gifts)
         return state
+
+    def _receivers(self, exchange: Exchange) -> Sequence[int]:
+        is_last = exchange.server.round == self.setting.rounds
+        to_all = self.one_model or (is_last and self.setting.finetune_epochs > 0)
+        return range(self.setting.clients) if to_all else exchange.everyone
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run downlink, client step and server step of a round; return the server's next state."""

@@ -156,11 +156,14 @@ class Liveness:
             f"the head of Ray ({head}) has died": head,
             f"Ray on this machine has died ({lost})": f"{host}:{port}",
         }
+        self._checked = time.monotonic()
 
     def check(self) -> None:
-        """Raise a `RayDied` if Ray has died."""
-        if died := self.cause():
-            raise died
+        """Raise a `RayDied` if Ray has died; look once in two seconds."""
+        if time.monotonic() - self._checked >= LOOK_SECONDS:
+            self._checked = time.monotonic()
+            if died := self.cause():
+                raise died
 
     def cause(self) -> RayDied | None:
         """Return the error if Ray does not answer for some seconds."""

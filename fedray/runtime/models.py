@@ -121,9 +121,8 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
         return 0  # the CLIP of model.clip defines its widths
     if model.projector is not None:
         return model.projector
-    channels, image_size, _ = images.shape
     widths = {
-        name: own_width(name, channels=channels, image_size=image_size)
+        name: own_width(name, channels=images.shape[0], image_size=images.shape[1])
         for name in group_of(model.group).members
     }
     if len({*widths.values()}) > 1:

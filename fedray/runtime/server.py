@@ -42,9 +42,9 @@ class ServerActor:
         """Return one line about the images, which the first round has read."""
         return load_data(self._experiment).images.about
 
-    def round_after(self, last: int) -> Round | None:
-        """Return the first round after `last`; None when the run has ended."""
-        return next((done for done in self._rounds if done.round > last), None)
+    def round_after(self, last: int | None) -> Round | None:
+        """Return the first round after `last`, if there is one; None when the run has ended."""
+        return next((done for done in self._rounds if last is None or done.round > last), None)
 
     @staticmethod
     def _run(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
@@ -80,8 +80,7 @@ def run_on_ray(
     """
     seconds, liveness = experiment.faults.start_timeout_s, Liveness()
     ask = partial(answer, experiment=experiment, actor="the server", check=liveness.check)
-    found, is_said = latest_round(RunFolder(out).states), False
-    last = -1 if found is None else found
+    last, is_said = latest_round(RunFolder(out).states), False
     options = {"num_cpus": 0, "num_gpus": experiment.server_gpus, **restarts(experiment)}
     start: Any = ray.remote(ServerActor).options(**options).remote
     server = start(experiment.model_dump_json(by_alias=True), str(out), began)
@@ -91,6 +90,7 @@ def run_on_ray(
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s)"
             )
         while (done := ask(server.round_after.remote(last))) is not None:
+            liveness.check()  # actors may live a while without the Ray of their node
             if not is_said:
                 say(ask(server.about.remote()))
                 is_said = True
