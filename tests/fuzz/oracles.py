@@ -202,13 +202,15 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
         if not absent <= set(gone) or (done.down.total_bytes and set(cohort) & set(gone) - absent):
             yield f"round {r} lacks clients {sorted(absent)}, not {gone}"
         tested = r == e.rounds or (e.eval_every and r % e.eval_every == 0)
-        if bool(tested) != ("local_accuracy" in values):
+        if bool(tested) != bool(done.per_client):
             yield f"round {r} is {'not ' if tested else ''}tested"
-        if tested:
+        everyone = [a for i, a in done.per_client.items() if i < joined]  # that has test images
+        if bool(everyone) != ("local_accuracy" in values):
+            yield f"round {r} is tested on {len(everyone)} clients"
+        if everyone:
             final = r
             if r and name in values and (best is None or values[name] > best[1]):
                 best = r, values[name]
-            everyone = [a for i, a in done.per_client.items() if i < joined]
             if abs(np.mean(everyone) - values["local_accuracy"]) > 1e-12:
                 yield f"round {r}: local_accuracy is not the mean of the clients'"
         for key, value in values.items():
