@@ -73,10 +73,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     except Exception as error:  # Ray has no error class for a failed start
         if address != "local":
             raise UserError(f"Ray cannot join RAY_ADDRESS={address} ({cause_of(error)})") from error
-        raise FedrayError(
-            f"Ray cannot start on this machine ({cause_of(error)}); try again when it is less "
-            "busy, or run a single experiment without Ray: --executor serial"
-        ) from error
+        raise FedrayError(f"Ray cannot start here ({cause_of(error)})") from error
     return nodes()
 
 

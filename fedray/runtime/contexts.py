@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.base.counts import counted
-from fedray.base.errors import ClientError, Failure, NotFinite, UserError
+from fedray.base.errors import ClientError, Failure, NotFinite, UserError, one_line
 from fedray.base.flat import map_blocks, moved_trees
 from fedray.base.trees import StateTree, aligned, make_contiguous, moved_to, storage_of
 from fedray.core.client import Together
@@ -104,6 +104,7 @@ def check_numbers(client: core.Client) -> None:
             raise kind(f"{what} is {value!r}, expected a finite number")
 
 
+SINGLE = "Expected more than 1 value per channel"  # PyTorch, of a batch under batch normalisation
 NOTHING: tuple[Any, Any, Sequence[ReadOnly]] = (None, None, ())
 """No download, instead of the last one, what of it is on the device, and its guard."""
 
@@ -192,6 +193,8 @@ class StepContexts:
         where = f"client {client}, round {round_}, step {step}"
         if memory := out_of_memory(error, self.device, where):
             return memory
+        if SINGLE in str(error):
+            return UserError(f"{where}: {one_line(error)}; set batch_size=2 or lower data.clients")
         return ClientError(client, round_, step, Failure.of(error))
 
     # --- clients ---------------------------------------------------------------------------------

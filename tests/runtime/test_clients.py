@@ -16,7 +16,7 @@ from rounds import step_of
 from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.base.errors import ClientError
+from fedray.base.errors import ClientError, UserError
 from fedray.core import ClientState, Flat, Sums, combined_rows, total_of
 from fedray.models import saved_buffers
 from fedray.runtime.assembly import Assembly
@@ -308,6 +308,13 @@ def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
         answers = GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 2))
         work.append([reply.work for reply, _ in answers])
     assert work[0] == work[1]
+
+
+def test_a_batch_of_one_image_that_batch_norm_cannot_train_on_names_the_key(assemble):
+    keys = {"model.group": "mlp", "model.projector": 8, "model.feature_dim": 8, "batch_size": 1}
+    made = assemble("fedavg", keys)
+    with pytest.raises(UserError, match=r"^client 0, round 1, .*batch_size=2"):
+        GroupRunner(made, CPU).run_group("client_update", 1, sent_to(made, 1))
 
 
 # --- what a step may only read -------------------------------------------------------------------
